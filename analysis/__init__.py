@@ -1,0 +1,1 @@
+"""Reading finished, running or killed runs: time-to-accuracy, summaries, plots. Files only."""

@@ -1,0 +1,5 @@
+"""``python -m emulator`` is ``fedclock``."""
+
+from emulator.cli import main
+
+main()

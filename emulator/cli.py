@@ -1,0 +1,175 @@
+"""The command line. Exit codes: 0 done, 1 the run failed, 2 bad scenario, trace or usage,
+3 stopped by policy, 130 interrupted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from emulator.errors import FedclockError, ScenarioError, TraceError
+
+app = typer.Typer(
+    name="fedclock",
+    help="Emulate asynchronous federated learning: the clock is simulated, the training is real.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+ScenarioFile = Annotated[Path, typer.Argument(help="Scenario file (YAML).")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="a.b=c", help="Override a key of the scenario; repeatable."),
+]
+
+
+@app.command()
+def run(
+    scenario: Annotated[
+        Path, typer.Argument(help="Scenario file (YAML), or the directory of a run to go on with.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory [default: runs/NAME-seedSEED].")
+    ] = None,
+    memo: Annotated[
+        Path | None,
+        typer.Option(help="Another run's directory, to reuse what was trained there."),
+    ] = None,
+    overrides: Overrides = None,
+    seed: Annotated[int | None, typer.Option(help="Same as --set seed=N.")] = None,
+    timing_only: Annotated[
+        bool, typer.Option("--timing-only", help="Only the clock and the bytes, no learning.")
+    ] = False,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Worker processes [default: one for each core].")
+    ] = 0,
+    device: Annotated[
+        str | None, typer.Option(help="Same as --set execution.device=cpu|cuda.")
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Delete what the run directory holds, begin anew.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no table.")] = False,
+) -> None:
+    """Run a scenario; running it again goes on where it was interrupted.
+
+    Example: fedclock run scenarios/quickstart.yaml --out runs/first --set stop.versions=20
+    """
+    from emulator.progress import ProgressLine
+    from emulator.run import Options
+    from emulator.run import run as execute
+    from emulator.scenario import load_scenario
+
+    path = scenario
+    if scenario.is_dir():
+        path, out = scenario / "resolved.yaml", out or scenario
+        if not path.exists():
+            raise ScenarioError(
+                f"{scenario} is a directory without resolved.yaml, so not a run directory; name a "
+                "scenario file"
+            )
+    given = list(overrides or [])
+    if device is not None:
+        given.append(f"execution.device={device}")
+    loaded, source = load_scenario(path, given, seed)
+    out = out or Path("runs") / f"{loaded.name}-seed{loaded.seed}"
+    options = Options(out, memo, timing_only, workers, restart)
+    try:
+        with ProgressLine(loaded, quiet=quiet) as progress:
+            manifest = execute(loaded, source, options, progress)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"fedclock: interrupted; {out} is readable, and the same command goes on from there",
+            err=True,
+        )
+        raise typer.Exit(130) from None
+    if not quiet:
+        _show(out, manifest)
+
+
+def _show(out: Path, manifest: dict[str, Any]) -> None:
+    """The table and the plot, both made from the files of the run directory."""
+    from analysis.plots import plot_time_to_accuracy
+    from analysis.run_reader import read_run
+    from analysis.summary import summarize, summary_table
+
+    finished = read_run(out)
+    console = Console()
+    console.print(summary_table(summarize(finished)))
+    if not manifest["timing_only"]:
+        plot_time_to_accuracy([finished], out / "time_to_accuracy.png")
+    console.print(f"Run directory: {out}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def validate(scenario: ScenarioFile, overrides: Overrides = None) -> None:
+    """Check a scenario without running it; under a second, without loading torch.
+
+    Example: fedclock validate scenarios/quickstart.yaml --set seed=3
+    """
+    from emulator.scenario import load_scenario
+
+    loaded, _ = load_scenario(scenario, overrides or [])
+    typer.echo(f"{scenario}: valid (scenario '{loaded.name}', seed {loaded.seed})")
+
+
+@app.command(name="list")
+def list_(
+    axis: Annotated[
+        str | None, typer.Argument(help="One axis only, such as pacing or model.")
+    ] = None,
+) -> None:
+    """What can be chosen on each axis of a scenario, with its options.
+
+    Example: fedclock list pacing
+    """
+    from emulator.scenario.catalogue import catalogue
+
+    typer.echo(catalogue(axis))
+
+
+@app.command()
+def schema() -> None:
+    """The JSON schema of scenarios, for editors and other tools.
+
+    Example: fedclock schema > schema.json
+    """
+    import json
+
+    from emulator.scenario.schema import Scenario
+
+    typer.echo(json.dumps(Scenario.model_json_schema(), indent=2))
+
+
+def _check_packages() -> None:
+    """``traces`` and ``analysis`` are common names: make sure that they are ours."""
+    import analysis
+    import emulator
+    import traces
+
+    home = Path(emulator.__file__).resolve().parent.parent
+    for package in (traces, analysis):
+        found = Path(package.__file__ or "").resolve().parent.parent
+        if found != home:
+            raise ScenarioError(
+                f"the package '{package.__name__}' comes from {found} and not from fedclock "
+                f"({home}): another distribution of that name shadows it; install fedclock in a "
+                "virtual environment of its own"
+            )
+
+
+def main() -> None:
+    """Entry point: every expected error becomes one message and an exit code."""
+    from analysis.errors import AnalysisError
+
+    try:
+        _check_packages()
+        app()
+    except (FedclockError, TraceError, AnalysisError) as error:
+        typer.echo(f"fedclock: {error}", err=True)
+        sys.exit(error.exit_code)

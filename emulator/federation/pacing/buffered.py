@@ -1,0 +1,110 @@
+"""Buffered asynchronous aggregation: FedBuff (Nguyen et al., AISTATS 2022), on deltas.
+
+``in_flight`` clients train at any time, each from the version that was newest when it was asked.
+Every ``buffer`` uploads make a version, w ← w + η · Σ p_k s(τ_k) Δ_k / D. At an upload the server
+adds it to the buffer, then aggregates if the buffer is full, then fills the free slot
+(``refill: at_once``) or leaves it free until the next aggregation (``at_aggregation``, where the
+slot of a lost client is filled at once all the same: nothing would ever come of it).
+"""
+
+from __future__ import annotations
+
+from emulator.federation.pacing import constant, polynomial
+from emulator.federation.server import Server
+from emulator.scenario.schema import Buffered, PolynomialStaleness
+from emulator.simulation.clock import Rank, Timer
+from emulator.simulation.participations import Outcome, Participation
+
+
+class BufferedPacing:
+    """See the module."""
+
+    def __init__(self, server: Server, section: Buffered) -> None:
+        self._server = server
+        self._section = section
+        self._staleness = (
+            polynomial(section.staleness.exponent)
+            if isinstance(section.staleness, PolynomialStaleness)
+            else constant
+        )
+        self._buffer: list[Participation] = []
+        self._outstanding = 0
+        self._since_s = 0.0
+        self._aggregation: Timer | None = None
+        self._refill: Timer | None = None
+        self._check_in: Timer | None = None
+
+    @property
+    def waits_for(self) -> str:
+        """What the server needs to go on."""
+        section = self._section
+        return (
+            f"{section.buffer - len(self._buffer)} more uploads for its buffer of "
+            f"{section.buffer}, {self._outstanding} of {section.in_flight} clients in flight"
+        )
+
+    def start(self) -> None:
+        self._ask_soon()
+
+    def discount(self, staleness: int) -> float:
+        """s(τ)."""
+        return self._staleness(staleness)
+
+    def leftovers(self) -> list[Participation]:
+        """Uploads that no version has taken yet when the run ends."""
+        return list(self._buffer)
+
+    def _uploaded(self, p: Participation) -> None:
+        server, section = self._server, self._section
+        self._outstanding -= 1
+        limit = section.max_staleness
+        if limit is not None and server.version - p.version > limit:
+            server.dismiss(p, Outcome.DISCARDED)
+            self._ask_soon()
+            return
+        server.accept(p)
+        self._buffer.append(p)
+        if len(self._buffer) >= section.buffer and self._aggregation is None:
+            clock = server.clock
+            self._aggregation = clock.at(clock.now, Rank.AGGREGATION, action=self._aggregate)
+        if section.refill == "at_once":
+            self._ask_soon()
+
+    def _lost(self, p: Participation) -> None:
+        self._outstanding -= 1
+        self._ask_soon()
+
+    def _aggregate(self) -> None:
+        self._aggregation = None
+        server, size = self._server, self._section.buffer
+        while len(self._buffer) >= size and not server.stopped:
+            taken, self._buffer = self._buffer[:size], self._buffer[size:]
+            server.merge(taken, self._since_s)
+            self._since_s = server.clock.now
+        if self._section.refill == "at_aggregation":
+            self._ask_soon()
+
+    def _ask_soon(self) -> None:
+        if self._refill is None:
+            clock = self._server.clock
+            self._refill = clock.at(clock.now, Rank.DISPATCH, action=self._ask)
+
+    def _ask(self) -> None:
+        """Fill the free slots with clients, as far as there are any."""
+        self._refill = None
+        server = self._server
+        free = self._section.in_flight - self._outstanding
+        if self._section.refill == "at_aggregation":
+            free -= len(self._buffer)
+        if free <= 0:
+            return
+        chosen = server.select(free)
+        self._outstanding += len(chosen)
+        for client in sorted(chosen):
+            server.dispatch(client, self._uploaded, self._lost)
+        if len(chosen) < free and self._check_in is None:
+            self._check_in = server.population.at_next_check_in(self._checked_in)
+
+    def _checked_in(self) -> None:
+        self._check_in = None
+        self._ask_soon()

@@ -1,0 +1,146 @@
+"""Synchronous rounds with over-commitment and a deadline.
+
+A round asks floor(participants × over_commitment) clients (Bonawitz et al. 2019) and closes with
+the ``participants``-th upload, at the deadline, or when the server knows that nobody is left to
+wait for. It then makes a version of what arrived, earliest first. With fewer than ``min_updates``
+the round failed: what arrived is discarded and the model stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from simpy.events import Event
+
+from emulator.errors import RunError
+from emulator.federation.server import Server
+from emulator.scenario.schema import Synchronous
+from emulator.simulation.clock import Rank, Timer
+from emulator.simulation.participations import Outcome, Participation
+
+
+class Round:
+    """What one round waits for. ``closing`` fires at the instant of its aggregation."""
+
+    def __init__(self, server: Server, wanted: int, closing: Timer) -> None:
+        self.wanted = wanted
+        self.closing = closing
+        self.by_deadline = False
+        self.closed = False
+        self.arrived: list[Participation] = []
+        self.awaited: set[int] = set()
+        self._server = server
+
+    def uploaded(self, p: Participation) -> None:
+        """An upload is complete."""
+        if self.closed:
+            self._server.dismiss(p, Outcome.LATE)
+            return
+        self.awaited.discard(p.task)
+        self.arrived.append(p)
+        if len(self.arrived) >= self.wanted or not self.awaited:
+            self.close()
+
+    def lost(self, p: Participation) -> None:
+        """The server learns that a client will not report."""
+        self.awaited.discard(p.task)
+        if not self.closed and not self.awaited:
+            self.close()
+
+    def deadline(self) -> None:
+        """The time is up."""
+        self.by_deadline = True
+        self.close()
+
+    def close(self) -> None:
+        """Aggregate at this instant, after everything else that happens in it."""
+        clock = self._server.clock
+        if not self.closing.triggered:
+            clock.set(self.closing, clock.now)
+
+
+class SynchronousPacing:
+    """See the module."""
+
+    def __init__(self, server: Server, section: Synchronous) -> None:
+        self._server = server
+        self._section = section
+        self.waits_for = "nothing yet"
+
+    def start(self) -> None:
+        self._server.clock.process(self._rounds())
+
+    def discount(self, staleness: int) -> float:
+        """Rounds discount nothing: every update starts from the version that it makes."""
+        return 1.0
+
+    def leftovers(self) -> list[Participation]:
+        """Uploads that no version has taken yet when the run ends."""
+        return list(self._round.arrived) if not self._round.closed else []
+
+    def _rounds(self) -> Generator[Event, Any, None]:
+        server, section, clock = self._server, self._section, self._server.clock
+        self._round = Round(server, 0, clock.idle_timer(Rank.AGGREGATION))
+        self._round.closed = True
+        while True:
+            chosen = yield from self._recruit(section.asked)
+            started_s = clock.now
+            current = Round(server, section.participants, clock.idle_timer(Rank.AGGREGATION))
+            self._round = current
+            server.log("round", version=server.version, asked=len(chosen))
+            tasks = [
+                server.dispatch(client, current.uploaded, current.lost) for client in sorted(chosen)
+            ]
+            current.awaited.update(p.task for p in tasks if p.outcome is None)
+            deadline = None
+            if section.deadline != "none":
+                deadline = clock.at(
+                    started_s + section.deadline, Rank.DEADLINE, action=current.deadline
+                )
+            self.waits_for = f"{section.participants} uploads of the round begun at t={started_s}"
+            yield current.closing
+            if deadline is not None:
+                clock.cancel(deadline)
+            self._close(current, tasks, started_s)
+            yield clock.at(clock.now, Rank.DISPATCH)
+
+    def _recruit(self, n: int) -> Generator[Event, Any, list[int]]:
+        """Clients for a round, once there are enough of them."""
+        server, policy, clock = self._server, self._section.too_few, self._server.clock
+        yield clock.at(clock.now, Rank.DISPATCH)
+        while True:
+            chosen = server.select(n)
+            if len(chosen) >= n or (chosen and policy == "proceed"):
+                return chosen
+            found = len(server.population.all_available())
+            if policy == "fail":
+                raise RunError(
+                    f"too few clients at simulated time {clock.now!r} s: {found} are online and "
+                    f"idle, the round asks {n}; federation.pacing.too_few is 'fail' "
+                    "(allowed: wait, proceed, fail)"
+                )
+            server.log("wait", online=found, needed=n)
+            self.waits_for = f"{n} clients online and idle ({found} are)"
+            yield server.somebody_comes()
+            yield clock.at(clock.now, Rank.DISPATCH)
+
+    def _close(self, current: Round, tasks: list[Participation], started_s: float) -> None:
+        server, section = self._server, self._section
+        current.closed = True
+        taken, surplus = current.arrived[: current.wanted], current.arrived[current.wanted :]
+        for p in surplus:
+            server.dismiss(p, Outcome.LATE)
+        if section.stragglers == "cancel":
+            outcome = Outcome.LATE if current.by_deadline else Outcome.CANCELLED
+            for p in tasks:
+                if p.outcome is None and p not in current.arrived:
+                    server.cancel(p, outcome)
+        if len(taken) < section.min_updates:
+            for p in taken:
+                server.dismiss(p, Outcome.DISCARDED)
+            server.log("round_failed", version=server.version, updates=len(taken))
+            return
+        for p in taken:
+            server.accept(p)
+        server.merge(taken, started_s)

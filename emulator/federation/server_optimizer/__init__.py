@@ -1,0 +1,1 @@
+"""How updates are merged; the equations are in ``emulator/learning/methods/``."""

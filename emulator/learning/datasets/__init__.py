@@ -1,0 +1,28 @@
+"""The data sets, by the ``kind`` of a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from emulator.learning.datasets.dataset import Dataset
+from emulator.learning.datasets.digits import digits
+from emulator.learning.datasets.mnist_family import fashion_mnist, idx, mnist
+from emulator.learning.registry import call_registered
+
+__all__ = ["DATASETS", "Dataset", "load_dataset"]
+
+DATASETS: dict[str, Callable[..., Dataset]] = {
+    "digits": digits,
+    "fashion_mnist": fashion_mnist,
+    "mnist": mnist,
+    "idx": idx,
+}
+
+
+def load_dataset(kind: str, **options: Any) -> Dataset:
+    """The data set of this kind, in memory; ``train_samples`` and ``test_samples`` limit any.
+
+    Raises ScenarioError for an unknown kind or option, and for data that are missing or damaged.
+    """
+    return call_registered("task.dataset", DATASETS, kind, options)

@@ -1,0 +1,310 @@
+"""The learning plane as the simulation sees it: ask for an operation, get a handle at once.
+
+Nothing runs until a value is needed. Then the whole pending ancestry of that value is known, and
+the executor runs all of it that is ready side by side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+from torch import Tensor
+
+from emulator.learning.executors import Executor
+from emulator.learning.lineage import Handle, Operation, Tensors, canonical, identity
+from emulator.learning.memo import CacheLost, Memo, Values
+from emulator.learning.operations import (
+    AggregateConfig,
+    EvaluateConfig,
+    Options,
+    Result,
+    TrainConfig,
+)
+from emulator.learning.training import Recipe
+
+EVALUATION_SHARD = 1000
+"""Test samples an evaluation operation takes; fixed, so that sums do not depend on workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What a run trains and how it merges: the constants of its operations.
+
+    ``root`` is the identity of the initial model (specification and seed) and of the data set
+    (content and partition).
+    """
+
+    root: str
+    seed: int
+    clients: int
+    test_samples: int
+    recipe: Recipe
+    objective: Options
+    server_optimizer: Options
+    normalise: str
+
+
+@dataclass(slots=True)
+class HostTime:
+    """Operations run in this process's life and the host seconds inside them, by kind."""
+
+    count: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    forcing_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """What a run that learns has and a timing-only run has not."""
+
+    executor: Executor
+    memo: Memo
+    initial_model: Tensor
+    keep_versions: bool
+
+
+class Learner:
+    """Makes handles, and computes them when a value is asked for.
+
+    ``position()`` tells how far the event log has come: before the checkpoint's sequence number a
+    handle keeps its parents only if the checkpoint lists it as pending, since everything else was
+    computed before. Without ``learning`` handles are bare ids and no value can be asked for.
+    """
+
+    def __init__(
+        self, method: Method, learning: Learning | None, position: Callable[[], int]
+    ) -> None:
+        self._method = method
+        self._learning = learning
+        self._position = position
+        self._alive: WeakValueDictionary[str, Handle] = WeakValueDictionary()
+        self._keep: dict[str, Handle] = {}
+        self._method_id = identity("method", canonical(method.objective), repr(method.recipe))
+        self._merge_id = identity(
+            "merge", canonical(method.server_optimizer), method.normalise, method.clients
+        )
+        self._stateful = method.objective["kind"] == "scaffold"
+        self.host = HostTime()
+
+    @property
+    def learns(self) -> bool:
+        """False in a timing-only run."""
+        return self._learning is not None
+
+    # --- operations -----------------------------------------------------------------------
+
+    def initial(self) -> Handle:
+        """The server's state before the first version."""
+        config = self._learning.initial_model if self._learning else None
+        return self._handles("initial", self._method.root, (), config, ("server",))[0]
+
+    def train(
+        self, server: Handle, state: Handle | None, client: int, visit: tuple[int, ...]
+    ) -> tuple[Handle, Handle | None]:
+        """(update, the client's new state or None) of one visit of ``client``.
+
+        ``server`` is frozen by this call; ``visit`` is the structure's visit key.
+        """
+        method = self._method
+        operation_id = identity(
+            "train",
+            server.id,
+            state.id if state else "",
+            client,
+            *visit,
+            method.seed,
+            self._method_id,
+        )
+        if self._learning is None:
+            new = Handle(operation_id + ".state", None) if self._stateful else None
+            return Handle(operation_id + ".update", None), new
+        config = TrainConfig(client, visit, method.seed, method.recipe, method.objective)
+        names = ("update", "state") if self._stateful else ("update",)
+        handles = self._handles("train", operation_id, (server, state), config, names)
+        return handles[0], handles[1] if self._stateful else None
+
+    def aggregate(
+        self,
+        server: Handle,
+        updates: Sequence[Handle],
+        weights: Sequence[float],
+        discounts: Sequence[float],
+    ) -> Handle:
+        """The server's next state from updates in canonical order, p_k and s(τ_k) beside them."""
+        operation_id = identity(
+            "aggregate",
+            server.id,
+            *(update.id for update in updates),
+            *map(repr, weights),
+            *map(repr, discounts),
+            self._merge_id,
+        )
+        if self._learning is None:
+            return Handle(operation_id + ".server", None)
+        config = AggregateConfig(
+            tuple(weights),
+            tuple(discounts),
+            self._method.normalise,
+            self._method.server_optimizer,
+            self._method.clients,
+        )
+        handle = self._handles("aggregate", operation_id, (server, *updates), config, ("server",))[
+            0
+        ]
+        if self._learning.keep_versions and handle.operation is not None:
+            self._keep[handle.id] = handle
+        return handle
+
+    def evaluate(self, server: Handle) -> Values | None:
+        """Accuracy, mean loss and n on the test set, computed now; None in a timing-only run."""
+        if self._learning is None:
+            return None
+        n = self._method.test_samples
+        shards = []
+        for start in range(0, n, EVALUATION_SHARD):
+            config = EvaluateConfig(start, min(n, start + EVALUATION_SHARD))
+            operation_id = identity("evaluate", server.id, config.start, config.stop)
+            shards.append(Operation("evaluate", operation_id, (server,), config))
+        self._force([s for s in shards if self._learning.memo.value(s.id) is None])
+        sums = [self.values(shard.id) for shard in shards]
+        total = {key: sum(s[key] for s in sums) for key in ("correct", "loss", "n")}
+        return {
+            "accuracy": total["correct"] / total["n"],
+            "loss": total["loss"] / total["n"],
+            "n": total["n"],
+        }
+
+    def values(self, operation_id: str) -> Values:
+        """The small values of an operation that has run, in this run or an earlier one.
+
+        Raises :class:`CacheLost` when no memo knows them.
+        """
+        assert self._learning is not None
+        found = self._learning.memo.value(operation_id)
+        if found is None:
+            raise CacheLost(operation_id)
+        return found
+
+    def tensors(self, handle: Handle) -> Tensors:
+        """The handle's tensors, computed now if need be."""
+        if handle.tensors is None and not self._attach(handle):
+            if handle.operation is None:
+                raise CacheLost(handle.id)
+            self._force([handle.operation])
+        assert handle.tensors is not None
+        return handle.tensors
+
+    # --- laziness -------------------------------------------------------------------------
+
+    def _handles(
+        self,
+        kind: str,
+        operation_id: str,
+        inputs: tuple[Handle | None, ...],
+        config: Any,
+        names: tuple[str, ...],
+    ) -> list[Handle]:
+        found = [self._alive.get(f"{operation_id}.{name}") for name in names]
+        if all(found):
+            return [handle for handle in found if handle is not None]
+        operation: Operation | None = None
+        learning = self._learning
+        if learning is not None:
+            before_checkpoint = self._position() < learning.memo.sequence
+            stored = all(learning.memo.has(f"{operation_id}.{name}") for name in names)
+            if not stored and (not before_checkpoint or operation_id in learning.memo.pending):
+                operation = Operation(kind, operation_id, inputs, config)
+        handles = []
+        for name in names:
+            handle = Handle(f"{operation_id}.{name}", operation)
+            self._alive[handle.id] = handle
+            if operation is not None:
+                operation.outputs[name] = handle
+            handles.append(handle)
+        return handles
+
+    def _attach(self, handle: Handle) -> bool:
+        """Take the handle's tensors from the memo, if it has them."""
+        assert self._learning is not None
+        if not self._learning.memo.has(handle.id):
+            return False
+        device = self._learning.initial_model.device
+        stored = self._learning.memo.load(handle.id)
+        handle.resolve({name: tensor.to(device) for name, tensor in stored.items()})
+        return True
+
+    def _force(self, wanted: Sequence[Operation]) -> None:
+        """Run the given operations and all of their pending ancestry."""
+        if not wanted:
+            return
+        assert self._learning is not None
+        started = time.perf_counter()
+        memo, host = self._learning.memo, self.host
+
+        def done(operation: Operation, result: Result) -> None:
+            memo.remember(operation.id, result.values)
+            host.count[operation.kind] = host.count.get(operation.kind, 0) + 1
+            host.seconds[operation.kind] = host.seconds.get(operation.kind, 0.0) + result.host_s
+            for name, tensors in result.outputs.items():
+                handle = operation.outputs.get(name)
+                if handle is not None:
+                    handle.resolve(tensors)
+            operation.inputs = ()
+
+        self._learning.executor.run(self._ancestry(wanted), done)
+        host.forcing_s += time.perf_counter() - started
+
+    def _ancestry(self, wanted: Sequence[Operation]) -> list[Operation]:
+        """The pending operations that ``wanted`` needs, inputs first."""
+        order: list[Operation] = []
+        seen: set[str] = set()
+        stack: list[tuple[Operation, bool]] = [(operation, False) for operation in wanted[::-1]]
+        while stack:
+            operation, inputs_done = stack.pop()
+            if inputs_done:
+                order.append(operation)
+                continue
+            if operation.id in seen:
+                continue
+            seen.add(operation.id)
+            stack.append((operation, True))
+            for handle in operation.inputs:
+                if handle is None or handle.tensors is not None or self._attach(handle):
+                    continue
+                if handle.operation is None:
+                    raise CacheLost(handle.id)
+                stack.append((handle.operation, False))
+        return order
+
+    # --- checkpoints ----------------------------------------------------------------------
+
+    def checkpoint(self, *, force: bool = False) -> None:
+        """Write a checkpoint if one is due: all that the simulation still holds."""
+        if self._learning is None:
+            return
+        memo = self._learning.memo
+        if self._position() < memo.sequence or not (force or memo.due()):
+            return
+        live: dict[str, Tensors] = {}
+        stored: list[str] = []
+        pending: set[str] = set()
+        for handle in list(self._alive.values()):
+            if handle.tensors is not None:
+                live[handle.id] = handle.tensors
+            elif handle.operation is not None:
+                pending.add(handle.operation.id)
+            else:
+                stored.append(handle.id)
+        keep = {h.id: h.tensors for h in self._keep.values() if h.tensors is not None}
+        memo.checkpoint(live, stored, pending, self._position(), keep)
+        for handle_id in keep:
+            del self._keep[handle_id]
+
+    def close(self) -> None:
+        if self._learning is not None:
+            self._learning.executor.close()
+            self._learning.memo.close()

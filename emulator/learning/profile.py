@@ -1,0 +1,119 @@
+"""What a model weighs and what a step on it costs: the sizes and operations that timing needs.
+
+Sizes are those of the tensors that travel: parameters and floating-point buffers. Work is
+counted in multiply-accumulates (MACs) of one sample by torch's FLOP counter, which counts
+matrix products, convolutions and attention, two FLOPs a MAC; activations, pooling and
+normalization count as nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
+
+from emulator.errors import ScenarioError
+
+
+@dataclass(frozen=True, slots=True)
+class LayerProfile:
+    """One module that owns tensors: its parameters, and the bytes of all that travels."""
+
+    name: str
+    parameters: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The layers in forward order, the bytes of the whole model, and the MACs of one sample.
+
+    ``backward_macs`` covers the gradients of the weights that are trained, and those of the
+    activations from the last layer down to the first trained one.
+    """
+
+    layers: tuple[LayerProfile, ...]
+    size_bytes: int
+    forward_macs: int
+    backward_macs: int
+
+
+def profile_model(model: nn.Module, input_shape: tuple[int, ...], classes: int) -> Profile:
+    """The profile of a model for samples of ``input_shape``; the model stays as it is.
+
+    The work is counted on a copy in evaluation mode without values (torch's meta device), so it
+    costs no computation and draws nothing. Raises ScenarioError when the model does not give
+    logits ``[1, classes]`` for one sample, trains nothing, or when no operation was counted.
+    """
+    order, forward_macs, backward_macs = _count(model, input_shape, classes)
+    layers = _layers(model, order)
+    return Profile(
+        layers=layers,
+        size_bytes=sum(layer.size_bytes for layer in layers),
+        forward_macs=forward_macs,
+        backward_macs=backward_macs,
+    )
+
+
+def _count(
+    model: nn.Module, input_shape: tuple[int, ...], classes: int
+) -> tuple[list[str], int, int]:
+    """The names of the modules as the forward pass calls them, forward MACs, backward MACs."""
+    where = f"task.model: {type(model).__name__} cannot be profiled"
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ScenarioError(f"{where}: it has no parameter to train; give it one")
+    ghost = copy.deepcopy(model).to("meta").eval()
+    order: list[str] = []
+    for name, module in ghost.named_modules():
+        # The hook has three arguments; the default binds this module's name, not the last one.
+        module.register_forward_pre_hook(lambda _module, _args, name=name: order.append(name))
+    dtype = next(ghost.parameters()).dtype
+    try:
+        # The device context also moves what the forward pass itself creates.
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+            logits = ghost(torch.zeros((1, *input_shape), dtype=dtype))
+            forward_flops = counter.get_total_flops()
+            if logits.shape == (1, classes):
+                loss = cross_entropy(logits, torch.zeros(1, dtype=torch.int64))
+                torch.autograd.backward(loss)
+    except Exception as error:  # a user's model can fail in any way
+        raise ScenarioError(
+            f"{where}: it fails on one sample of shape {tuple(input_shape)} without values "
+            f"({type(error).__name__}: {error}); its operations must not depend on the values"
+        ) from error
+    if logits.shape != (1, classes):
+        raise ScenarioError(
+            f"{where}: it gives {tuple(logits.shape)} for one sample of shape "
+            f"{tuple(input_shape)}; it must give logits of shape (1, {classes})"
+        )
+    if forward_flops == 0:
+        raise ScenarioError(
+            f"{where}: none of its operations is one that can be counted (matrix products, "
+            "convolutions, attention), so its training would take no time"
+        )
+    return order, forward_flops // 2, (counter.get_total_flops() - forward_flops) // 2
+
+
+def _layers(model: nn.Module, order: list[str]) -> tuple[LayerProfile, ...]:
+    """The modules with tensors of their own: as called, then those never called as modules."""
+    tensors: dict[str, list[torch.Tensor]] = {name: [] for name in order}
+    seen: set[int] = set()
+    for path, tensor in model.state_dict(keep_vars=True).items():
+        # A shared tensor travels once; a buffer of integers (a step count) does not travel.
+        travels = isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+        if travels and id(tensor) not in seen:
+            seen.add(id(tensor))
+            tensors.setdefault(path.rpartition(".")[0], []).append(tensor)
+    return tuple(
+        LayerProfile(
+            name=name,
+            parameters=sum(t.numel() for t in owned if isinstance(t, nn.Parameter)),
+            size_bytes=sum(t.numel() * t.element_size() for t in owned),
+        )
+        for name, owned in tensors.items()
+        if owned
+    )

@@ -1,0 +1,207 @@
+"""From a scenario's task to what the learning plane works with."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+import sklearn
+import torch
+from numpy.typing import NDArray
+
+import emulator
+from emulator import random_streams
+from emulator.errors import ScenarioError
+from emulator.learning.datasets import Dataset, load_dataset
+from emulator.learning.executors import Executor
+from emulator.learning.executors.inline import Inline
+from emulator.learning.executors.processes import Processes
+from emulator.learning.lineage import canonical, identity
+from emulator.learning.models import build_model, resolve_callable
+from emulator.learning.operations import Workbench, torch_stream
+from emulator.learning.partitions import partition, partition_hash
+from emulator.learning.profile import Profile, profile_model
+from emulator.learning.training import Layout, Recipe
+from emulator.scenario.schema import (
+    CustomModel,
+    DeclaredData,
+    DeclaredModel,
+    Execution,
+    Local,
+    Scenario,
+)
+
+PROCESSES_FROM_MACS = 1_000_000
+"""``executor: auto`` takes worker processes from this many forward multiply-accumulates a sample:
+below, sending a task costs about as much as doing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """``samples`` [clients]; ``root`` is the identity of everything that training starts from.
+
+    ``dataset`` and ``model`` are None where the scenario only declares their size.
+    """
+
+    samples: NDArray[np.int64]
+    profile: Profile
+    root: str
+    partition: list[NDArray[np.int64]]
+    dataset: Dataset | None
+    model: torch.nn.Module | None
+
+
+def build(scenario: Scenario) -> Setting:
+    """Load the data, split it, and initialize the model, each from its named stream."""
+    task, seed = scenario.task, scenario.seed
+    model_spec = task.model.model_dump(mode="json")
+    if isinstance(task.dataset, DeclaredData):
+        declared = task.dataset
+        samples = np.full(task.clients, declared.samples_per_client, dtype=np.int64)
+        root = identity(
+            "declared",
+            canonical(declared.model_dump(mode="json")),
+            task.clients,
+            canonical(model_spec),
+            seed,
+        )
+        if isinstance(task.model, DeclaredModel):
+            m = task.model
+            profile = Profile((), m.size, m.forward_macs, m.backward_macs)
+            return Setting(samples, profile, root, [], None, None)
+        assert declared.input_shape is not None
+        assert declared.classes is not None
+        model = _initialized(model_spec, declared.input_shape, declared.classes, seed)
+        profile = profile_model(model, declared.input_shape, declared.classes)
+        return Setting(samples, profile, root, [], None, model)
+    dataset = _dataset(task.dataset.model_dump())
+    assert task.partition is not None
+    options = task.partition.model_dump()
+    parts = partition(
+        options.pop("kind"),
+        dataset.train_y,
+        task.clients,
+        random_streams.generator(seed, "partition"),
+        **options,
+    )
+    samples = np.array([len(part) for part in parts], dtype=np.int64)
+    model = _initialized(model_spec, dataset.input_shape, dataset.classes, seed)
+    profile = profile_model(model, dataset.input_shape, dataset.classes)
+    root = identity(
+        "root", dataset.content_hash, partition_hash(parts), canonical(model_spec), seed
+    )
+    return Setting(samples, profile, root, parts, dataset, model)
+
+
+def _dataset(options: dict[str, Any]) -> Dataset:
+    kind = options.pop("kind")
+    return load_dataset(kind, **{k: v for k, v in options.items() if v is not None})
+
+
+def _initialized(
+    spec: dict[str, Any], input_shape: tuple[int, ...], classes: int, seed: int
+) -> torch.nn.Module:
+    options = dict(spec)
+    kind = options.pop("kind")
+    if kind == "custom":
+        options = {"callable": options["callable"], **options["options"]}
+    with torch_stream(seed, "initialization"):
+        return build_model(kind, input_shape, classes, **options)
+
+
+def recipe(local: Local) -> Recipe:
+    """How every client trains."""
+    sgd = local.optimizer
+    return Recipe(
+        local.epochs,
+        local.steps,
+        local.batch_size,
+        sgd.lr,
+        sgd.momentum,
+        sgd.weight_decay,
+        local.short_clients == "pad",
+    )
+
+
+def resolve_executor(execution: Execution, profile: Profile) -> str:
+    """The fixed rule behind ``executor: auto``: of model and device only."""
+    if execution.device == "cuda":
+        if execution.executor == "processes":
+            raise ScenarioError(
+                "execution.executor: processes runs on the CPU; use inline (or auto) with "
+                "device: cuda"
+            )
+        return "inline"
+    if execution.executor != "auto":
+        return execution.executor
+    return "processes" if profile.forward_macs >= PROCESSES_FROM_MACS else "inline"
+
+
+def torch_device(name: str) -> torch.device:
+    """The device, or a :class:`ScenarioError` when it is not there."""
+    if name == "cuda":
+        if not torch.cuda.is_available():
+            raise ScenarioError("device: cuda was asked for, and torch finds no CUDA device here")
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+    return torch.device(name)
+
+
+def workbench(setting: Setting, device: torch.device) -> Workbench:
+    """What the operations of a run need."""
+    assert setting.dataset is not None
+    assert setting.model is not None
+    data = setting.dataset
+
+    def tensor(array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    return Workbench(
+        Layout(setting.model, device),
+        tensor(data.train_x),
+        tensor(data.train_y),
+        tensor(data.test_x),
+        tensor(data.test_y),
+        setting.partition,
+    )
+
+
+def executor(kind: str, bench: Workbench, workers: int) -> Executor:
+    """The executor of that kind."""
+    return Processes(bench, workers) if kind == "processes" else Inline(bench)
+
+
+def fingerprint(scenario: Scenario, executor_kind: str) -> dict[str, str]:
+    """What may change a bit of a result beside the scenario: sources, libraries, processor."""
+    model = scenario.task.model
+    sources = sorted((Path(emulator.__file__).parent / "learning").rglob("*.py"))
+    sources.append(Path(random_streams.__file__))
+    found = {
+        "learning plane": _digest(b"".join(path.read_bytes() for path in sources)),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "scikit-learn": sklearn.__version__,
+        "executor": executor_kind,
+        "dtype": "float32",
+        "machine": platform.machine(),
+    }
+    if isinstance(model, CustomModel):
+        function = resolve_callable(model.callable)
+        path = Path(function.__code__.co_filename)
+        found["custom model"] = _digest(path.read_bytes())
+    if scenario.execution.device == "cuda":
+        found["device"] = torch.cuda.get_device_name()
+    else:
+        found["device"] = f"cpu {torch.backends.cpu.get_cpu_capability()}"
+    return found
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

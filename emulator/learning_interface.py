@@ -1,0 +1,45 @@
+"""The learning plane as the simulation plane knows it: handles, small values, and no tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+
+class Handle(Protocol):
+    """Stands for the result of an operation that may never run."""
+
+    @property
+    def id(self) -> str:
+        """Hash of the operation and all that it rests on; simulated time is no part of it."""
+
+
+class Learner(Protocol):
+    """What may be asked of the learning plane; see ``emulator.learning.learner.Learner``."""
+
+    @property
+    def learns(self) -> bool:
+        """False in a timing-only run."""
+
+    def initial(self) -> Any:
+        """Handle of the server's first state."""
+
+    def train(
+        self, server: Any, state: Any, client: int, visit: tuple[int, ...]
+    ) -> tuple[Any, Any]:
+        """Handles of the update and of the client's next state."""
+
+    def aggregate(
+        self,
+        server: Any,
+        updates: Sequence[Any],
+        weights: Sequence[float],
+        discounts: Sequence[float],
+    ) -> Any:
+        """Handle of the server's next state."""
+
+    def evaluate(self, server: Any) -> dict[str, Any] | None:
+        """Accuracy, loss and n, computed now."""
+
+    def values(self, operation_id: str) -> dict[str, Any]:
+        """Small values of an operation that has run."""

@@ -1,0 +1,97 @@
+"""The files that a run leaves behind, and the lock that keeps others out of them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import IO, Any
+
+from emulator.errors import ScenarioError
+from emulator.recording.appended_file import AppendedFile
+from emulator.recording.tables import CLIENTS, METRICS, UPDATES, VERSIONS
+
+_OWN_FILES = (
+    "manifest.json", "scenario.yaml", "resolved.yaml", "events.jsonl", "versions.csv",
+    "updates.csv", "metrics.csv", "clients.csv", "model.safetensors", "memo.sqlite",
+    "time_to_accuracy.png",
+)  # fmt: skip
+
+
+class RunDirectory:
+    """Open files of a run. Raises :class:`ScenarioError` when another process has it open."""
+
+    def __init__(self, path: Path, *, restart: bool = False) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ScenarioError(
+                f"--out {path}: cannot be made a directory: {error.strerror}"
+            ) from None
+        self._lock: IO[str] = open(path / ".lock", "w")  # noqa: SIM115 - held until close()
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ScenarioError(f"{path}: another fedclock process is writing there") from None
+        if restart:
+            for name in _OWN_FILES:
+                (path / name).unlink(missing_ok=True)
+            shutil.rmtree(path / "checkpoints", ignore_errors=True)
+
+    def open_tables(self) -> None:
+        """Open the event log and the tables, each with its header line; again, to begin anew."""
+        self._close_tables()
+        self.events = AppendedFile(self.path / "events.jsonl", hashed=True)
+        self.versions = AppendedFile(self.path / "versions.csv")
+        self.updates = AppendedFile(self.path / "updates.csv")
+        self.metrics = AppendedFile(self.path / "metrics.csv")
+        for file, columns in (
+            (self.versions, VERSIONS),
+            (self.updates, UPDATES),
+            (self.metrics, METRICS),
+        ):
+            file.line(",".join(columns))
+
+    @property
+    def tables(self) -> tuple[AppendedFile, ...]:
+        """All files that grow line by line."""
+        return (self.events, self.versions, self.updates, self.metrics)
+
+    def flush(self) -> None:
+        for table in self.tables:
+            table.flush()
+
+    def manifest(self) -> dict[str, Any] | None:
+        """The manifest on disk, if there is one."""
+        path = self.path / "manifest.json"
+        if not path.exists():
+            return None
+        try:
+            found = json.loads(path.read_text())
+        except ValueError:
+            raise ScenarioError(f"{path}: damaged; use --restart to begin anew") from None
+        return dict(found)
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        self.write_text("manifest.json", json.dumps(manifest, indent=2) + "\n")
+
+    def write_clients(self, rows: list[str]) -> None:
+        self.write_text("clients.csv", "\n".join((",".join(CLIENTS), *rows)) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """Replace a whole file; a reader never sees half of it."""
+        temporary = self.path / f".{name}.part"
+        temporary.write_text(text)
+        os.replace(temporary, self.path / name)
+
+    def close(self) -> None:
+        self._close_tables()
+        self._lock.close()
+
+    def _close_tables(self) -> None:
+        for name in ("events", "versions", "updates", "metrics"):
+            if hasattr(self, name):
+                getattr(self, name).close()

@@ -1,0 +1,187 @@
+"""``system``: devices, availability and the network."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from emulator.scenario.schema.base import (
+    NO_NOISE,
+    Count,
+    Duration,
+    Factor,
+    InputPath,
+    Kind,
+    Probability,
+    Rate,
+    Section,
+)
+from emulator.scenario.units import NonNegativeSeconds, PositiveRate, PositiveSeconds
+
+Assignment = Literal["fedscale", "random"]
+
+
+class FedScaleDevices(Section):
+    """FedScale's formula, 3·B·S·(ms per sample)/1000, on a capacity trace."""
+
+    kind: Literal["fedscale"]
+    path: InputPath
+    assign: Assignment = "fedscale"
+    noise: Factor = NO_NOISE
+
+
+class PhoneDevices(Section):
+    """FedScale's formula on devices drawn from the published quantiles."""
+
+    kind: Literal["phones"]
+    noise: Factor = NO_NOISE
+
+
+class MacsDevices(Section):
+    """Model-aware: a device that needs ``x`` ms for one inference of ``reference_macs``
+    multiply-accumulates runs at ``reference_macs / x`` of them a millisecond.
+
+    Without a path the devices are drawn from the published quantiles.
+    """
+
+    kind: Literal["macs"]
+    reference_macs: Count
+    path: InputPath | None = None
+    assign: Assignment = "fedscale"
+    noise: Factor = NO_NOISE
+
+
+class ScriptedDevices(Section):
+    """The training of one task takes what is written: one time, one a client, or a
+    distribution from which each client draws once."""
+
+    kind: Literal["scripted"]
+    training: PositiveSeconds | list[PositiveSeconds] | Duration
+    noise: Factor = NO_NOISE
+
+
+AtEnd = Literal["wrap", "hold", "end"]
+
+
+class Always(Section):
+    kind: Literal["always"]
+
+
+class FedScaleAvailability(Section):
+    """FedScale's client_behave_trace, or a table of sessions (``period`` is its length, where
+    it has no column for it)."""
+
+    kind: Literal["fedscale"]
+    path: InputPath
+    period: PositiveSeconds | None = None
+    assign: Literal["fedscale", "random", "stratified", "worst"] = "fedscale"
+    at_end: AtEnd
+
+
+class PhoneAvailability(Section):
+    """Sessions drawn from the published quantiles, day and night included."""
+
+    kind: Literal["phones"]
+    days: Count = 7
+    duty: Annotated[float, Field(gt=0, lt=1)] | None = None
+    at_end: AtEnd = "wrap"
+
+
+class RenewalAvailability(Section):
+    """Independent on and off times, one client like the other."""
+
+    kind: Literal["renewal"]
+    on: Duration
+    off: Duration
+    horizon: PositiveSeconds
+    at_end: AtEnd
+
+
+class ScriptedAvailability(Section):
+    """Sessions [start, end] of each client, as written."""
+
+    kind: Literal["scripted"]
+    sessions: list[
+        list[Annotated[tuple[NonNegativeSeconds, NonNegativeSeconds], Field(strict=False)]]
+    ]
+    period: PositiveSeconds
+    at_end: AtEnd
+
+
+FromDevices = Literal["devices"]
+
+
+class ClientLinks(Section):
+    """A client's own link; ``devices`` takes the bandwidth of its device trace."""
+
+    down: PositiveRate | list[PositiveRate] | Rate | FromDevices
+    up: PositiveRate | list[PositiveRate] | Rate | FromDevices
+    latency: NonNegativeSeconds
+
+
+class ServerLinks(Section):
+    """The server's link, shared max-min fairly by all transfers of a direction."""
+
+    down: PositiveRate
+    up: PositiveRate
+
+
+class NoNetwork(Section):
+    kind: Literal["none"]
+
+
+class Links(Section):
+    """Client links, and a shared server link where ``server`` is given."""
+
+    kind: Literal["links"] = "links"
+    client: ClientLinks
+    server: ServerLinks | None = None
+
+
+class Edge(Section):
+    """A link between two nodes; each direction has the rate for itself."""
+
+    between: tuple[str, str] = Field(strict=False)
+    rate: PositiveRate
+    latency: NonNegativeSeconds = 0.0
+
+
+class TopologyNetwork(Section):
+    """Shared links of any topology; clients are spread over ``attach`` in turn."""
+
+    kind: Literal["topology"]
+    client: ClientLinks
+    server: str
+    edges: list[Edge] = Field(min_length=1)
+    attach: list[str] = Field(min_length=1)
+
+
+def _network_kind(value: Any) -> str:
+    kind = value.get("kind", "links") if isinstance(value, dict) else getattr(value, "kind", "")
+    return str(kind)
+
+
+Network = Annotated[
+    Annotated[NoNetwork, Tag("none")]
+    | Annotated[Links, Tag("links")]
+    | Annotated[TopologyNetwork, Tag("topology")],
+    Discriminator(_network_kind),
+]
+
+
+class System(Section):
+    devices: Annotated[FedScaleDevices | PhoneDevices | MacsDevices | ScriptedDevices, Kind]
+    availability: Annotated[
+        Always
+        | FedScaleAvailability
+        | PhoneAvailability
+        | RenewalAvailability
+        | ScriptedAvailability,
+        Kind,
+    ]
+    network: Network
+    on_offline: Literal["drop", "pause", "continue"] = "drop"
+    drop_notice: Literal["at_once", "timeout", "at_deadline"] = "at_once"
+    drop_timeout: PositiveSeconds | None = None
+    task_failure: Probability = 0.0

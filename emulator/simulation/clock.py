@@ -1,0 +1,178 @@
+"""The simulated clock: SimPy's environment with absolute times, ranks and cancellation.
+
+Three things that SimPy leaves open are fixed here.
+
+*Same-instant order.* SimPy breaks ties by insertion. Here ties go by :class:`Rank`, then by
+entity, then by sequence number, so that the order of things that happen at one instant is part
+of the model and not of the code.
+
+*Absolute times.* SimPy adds a delay to ``now``; ``now + (t - now)`` need not be ``t``. Timers
+here are set at the instant itself, so things meant for one instant meet there.
+
+*Losers leave.* A timer that lost its race is cancelled and dropped, without ever moving the
+clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from enum import IntEnum
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import simpy
+from simpy.events import PENDING, Event
+
+from emulator.errors import InternalError
+
+
+class Rank(IntEnum):
+    """What comes first at one instant (the design's same-instant order)."""
+
+    UPLOAD = 1
+    TRANSFER = 2
+    OFFLINE = 3
+    DEADLINE = 4
+    AGGREGATION = 5
+    EVALUATION = 6
+    DISPATCH = 7
+    CHECK_IN = 8
+
+
+_ENTITY_BITS = 40
+
+
+class Timer(Event):
+    """A SimPy event at an absolute instant: ``action()`` runs when it fires.
+
+    A process may also wait for it (``yield timer``). A timer that was created idle can be set
+    later with :meth:`Clock.set`.
+    """
+
+    __slots__ = ("action", "cancelled", "entity", "rank")
+
+    def __init__(
+        self, clock: Clock, rank: Rank, entity: int, action: Callable[[], None] | None
+    ) -> None:
+        self.env = clock
+        self.callbacks = [_fire] if action is not None else []
+        self._value = PENDING
+        self._ok = True
+        self._defused = False
+        self.action = action
+        self.rank = rank
+        self.entity = entity
+        self.cancelled = False
+
+
+def _fire(event: Event) -> None:
+    event.action()  # type: ignore[attr-defined]
+
+
+class Clock(simpy.Environment):
+    """Simulated time in seconds, from 0."""
+
+    def __init__(self) -> None:
+        super().__init__(initial_time=0.0)
+        self._cancelled_count = 0
+
+    def idle_timer(
+        self, rank: Rank, entity: int = 0, action: Callable[[], None] | None = None
+    ) -> Timer:
+        """A timer that is not in the schedule yet."""
+        return Timer(self, rank, entity, action)
+
+    def set(self, timer: Timer, time_s: float) -> Timer:
+        """Put an idle timer into the schedule at ``time_s``.
+
+        Raises :class:`InternalError` when the instant is not finite or lies in the past, or
+        when the timer was set before.
+        """
+        if not self._now <= time_s < math.inf:
+            raise InternalError(
+                f"{timer.rank.name.lower()} of entity {timer.entity} was scheduled for "
+                f"t={time_s!r} at t={self._now!r}; a finite instant not before now is needed"
+            )
+        if timer._value is not PENDING:
+            raise InternalError(f"{timer.rank.name.lower()} timer was set twice")
+        timer._value = None
+        priority = (timer.rank << _ENTITY_BITS) + timer.entity
+        entry: tuple[float, Any, int, Event] = (time_s, priority, next(self._eid), timer)
+        heappush(self._queue, entry)
+        return timer
+
+    def at(
+        self,
+        time_s: float,
+        rank: Rank,
+        entity: int = 0,
+        action: Callable[[], None] | None = None,
+    ) -> Timer:
+        """A timer set at ``time_s``; see :meth:`set`."""
+        return self.set(Timer(self, rank, entity, action), time_s)
+
+    def cancel(self, timer: Timer) -> None:
+        """Take a timer out of the schedule; no effect when it has fired or was never set."""
+        if timer.cancelled or timer.callbacks is None:
+            return
+        timer.cancelled = True
+        if timer._value is PENDING:
+            return
+        self._cancelled_count += 1
+        if self._cancelled_count > 64 and self._cancelled_count * 2 > len(self._queue):
+            self._queue[:] = [entry for entry in self._queue if not _is_cancelled(entry[3])]
+            heapify(self._queue)
+            self._cancelled_count = 0
+
+    def race(
+        self, activity: Timer, deadline_s: float | None, rank: Rank = Rank.DEADLINE
+    ) -> Generator[Event, Any, bool]:
+        """Wait for ``activity`` or for the deadline, whichever comes first; the loser leaves.
+
+        Use as ``met = yield from clock.race(activity, deadline_s)``: True when the activity
+        won. Without a deadline it simply waits.
+        """
+        if deadline_s is None:
+            yield activity
+            return True
+        deadline = self.at(deadline_s, rank, activity.entity)
+        yield activity | deadline
+        if activity.callbacks is None:
+            self.cancel(deadline)
+            return True
+        self.cancel(activity)
+        return False
+
+    def _drop_cancelled(self) -> None:
+        queue = self._queue
+        while queue and _is_cancelled(queue[0][3]):
+            heappop(queue)
+            self._cancelled_count -= 1
+
+    def peek(self) -> float:
+        """The instant of the next event, or infinity."""
+        self._drop_cancelled()
+        return super().peek()
+
+    def run_until(self, time_s: float, stopped: Callable[[], bool]) -> bool:
+        """Process every event up to and including ``time_s``; then ``now`` is ``time_s``.
+
+        Ends at once when ``stopped()`` says so. Returns False when the schedule ran empty
+        before ``time_s`` and nobody had stopped the run.
+        """
+        queue = self._queue
+        step = self.step
+        while not stopped():
+            self._drop_cancelled()
+            if not queue:
+                return False
+            if queue[0][0] > time_s:
+                self._now = time_s
+                return True
+            step()
+        return True
+
+
+def _is_cancelled(event: Event) -> bool:
+    return type(event) is Timer and event.cancelled

@@ -1,0 +1,92 @@
+"""Laws that hold whatever the scenario says: nothing that was dispatched, sent or spent is lost.
+
+Each law compares two counts that come about in different ways: the server's dispatches against
+the outcomes of records, the network's own meter against the bytes in records, an integral over
+time of the number of clients at work against the times in records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from emulator.errors import InternalError
+from emulator.simulation.network import Network
+from emulator.simulation.participations import Outcome, Participation
+
+
+class Ledger:
+    """Totals over the participations that have ended."""
+
+    def __init__(self) -> None:
+        self.dispatched = 0
+        self.outcomes: Counter[Outcome] = Counter()
+        self.received_bytes = 0.0
+        self.lost_bytes = 0.0
+        self.useful_s = 0.0
+        self.wasted_s = 0.0
+        self._elapsed_s = 0.0
+        self._at_work = 0
+        self._at_work_integral_s = 0.0
+        self._since_s = 0.0
+
+    def begun(self, now_s: float) -> None:
+        """A client starts to work."""
+        self._advance(now_s)
+        self._at_work += 1
+
+    def freed(self, p: Participation, now_s: float) -> None:
+        """A client stops working."""
+        self._advance(now_s)
+        self._at_work -= 1
+        self._elapsed_s += now_s - p.begun_s
+
+    def closed(self, p: Participation) -> None:
+        """The outcome of a participation is final."""
+        assert p.outcome is not None
+        self.outcomes[p.outcome] += 1
+        for moved, size in ((p.bytes_down, p.size_down_bytes), (p.bytes_up, p.size_up_bytes)):
+            if moved == size:
+                self.received_bytes += moved
+            else:
+                self.lost_bytes += moved
+        if p.outcome is Outcome.REPORTED:
+            self.useful_s += p.busy_s
+        else:
+            self.wasted_s += p.busy_s
+
+    def _advance(self, now_s: float) -> None:
+        self._at_work_integral_s += self._at_work * (now_s - self._since_s)
+        self._since_s = now_s
+
+    def check(self, now_s: float, network: Network, open_records: Iterable[Participation]) -> None:
+        """Raise :class:`InternalError` when a law is broken.
+
+        ``open_records`` are those without a final outcome, brought up to date.
+        """
+        still = list(open_records)
+        ended = sum(self.outcomes.values())
+        if self.dispatched != ended + len(still):
+            raise InternalError(
+                f"t={now_s}: dispatched {self.dispatched} is not {ended} outcomes "
+                f"+ {len(still)} in flight"
+            )
+        if network.shared:
+            sent = sum(network.delivered_bytes(direction) for direction in ("down", "up"))
+            known = self.received_bytes + self.lost_bytes
+            known += sum(p.bytes_down + p.bytes_up for p in still)
+            if not math.isclose(sent, known, rel_tol=1e-7, abs_tol=1.0):
+                raise InternalError(
+                    f"t={now_s}: the network moved {sent} bytes, the records know of {known}"
+                )
+        self._advance(now_s)
+        elapsed_s = self._elapsed_s
+        elapsed_s += sum(
+            now_s - p.begun_s for p in still if not math.isnan(p.begun_s) and math.isnan(p.ended_s)
+        )
+        if not math.isclose(elapsed_s, self._at_work_integral_s, rel_tol=1e-7, abs_tol=1e-3):
+            raise InternalError(
+                f"t={now_s}: clients were at work for {self._at_work_integral_s} s, the records "
+                f"know of {elapsed_s} s"
+            )

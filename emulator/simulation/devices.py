@@ -1,0 +1,89 @@
+"""How long training takes: work × device speed × noise, three separate things.
+
+The work is counted for this model and this recipe, the speed belongs to the device for good, and
+the noise is drawn anew for every task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.random_streams import purpose_key, uniform
+from emulator.simulation.distributions import Ppf
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one task computes: samples trained on (counted with every repetition), samples of
+    extra passes that the objective asks for, and multiply-accumulates of one sample's forward
+    and backward pass."""
+
+    samples: int
+    extra_samples: int
+    macs_per_sample: int
+
+
+class Speed(Protocol):
+    """A kind of device: noiseless seconds of a task."""
+
+    def seconds(self, client: int, work: Work) -> float:
+        """Seconds that ``work`` takes ``client`` without noise."""
+
+
+class FedScaleSpeed:
+    """FedScale's formula: 3·(samples)·(ms of one inference)/1000; forward 1, backward 2.
+
+    Source: FedScale, ``Client.getCompletionTime``: 3·B·S·computation/1000.
+    """
+
+    def __init__(self, ms_per_sample: NDArray[np.float64]) -> None:
+        self._ms_per_sample = ms_per_sample.tolist()
+
+    def seconds(self, client: int, work: Work) -> float:
+        ms = self._ms_per_sample[client]
+        return float(3.0 * (work.samples + work.extra_samples) * ms / 1000)
+
+
+class MacsSpeed:
+    """The same devices, charged for this model: ``reference_macs`` in ``ms`` milliseconds."""
+
+    def __init__(self, ms_per_sample: NDArray[np.float64], reference_macs: int) -> None:
+        self._seconds_per_mac = (ms_per_sample / 1000 / reference_macs).tolist()
+
+    def seconds(self, client: int, work: Work) -> float:
+        macs = (work.samples + work.extra_samples) * work.macs_per_sample
+        return float(macs * self._seconds_per_mac[client])
+
+
+class ScriptedSpeed:
+    """A task's training takes what was written; extra passes lengthen it in proportion."""
+
+    def __init__(self, training_s: Sequence[float]) -> None:
+        self._training_s = list(training_s)
+
+    def seconds(self, client: int, work: Work) -> float:
+        seconds = self._training_s[client]
+        if work.extra_samples and work.samples:
+            seconds *= 1 + work.extra_samples / work.samples
+        return seconds
+
+
+class Devices:
+    """Training times of tasks. The noise of a client's n-th task is named by (client, n)."""
+
+    def __init__(self, speed: Speed, noise: Ppf | None, root_seed: int) -> None:
+        self._speed = speed
+        self._noise = noise
+        self._key = purpose_key(root_seed, "training noise")
+
+    def training_s(self, client: int, work: Work, task_number: int) -> float:
+        """Seconds of simulated time that the client's ``task_number``-th task trains."""
+        seconds = self._speed.seconds(client, work)
+        if self._noise is not None:
+            seconds *= self._noise(uniform(self._key, client, task_number))
+        return seconds

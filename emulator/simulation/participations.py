@@ -1,0 +1,370 @@
+"""One client's one task: download, train, upload, and what can come between.
+
+A participation is a small state machine and no process. At dispatch it asks when the client's
+session ends and cuts the work there by arithmetic. Where links are not shared, everything is known
+then, and a single timer marks the end; where they are shared, the network says when a transfer is
+over, and a timer waits for the client to go offline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from emulator.errors import InternalError, RunError
+from emulator.simulation.clock import Clock, Rank, Timer
+from emulator.simulation.network import Direction, Flow, Network
+
+NEVER = math.nan
+
+
+class Outcome(StrEnum):
+    """How a participation ended; every dispatch ends in exactly one of these."""
+
+    REPORTED = "reported"
+    LATE = "late"
+    DISCARDED = "discarded"
+    CANCELLED = "cancelled"
+    DROPPED_DOWNLOAD = "dropped_download"
+    DROPPED_TRAINING = "dropped_training"
+    DROPPED_UPLOAD = "dropped_upload"
+    IN_FLIGHT = "in_flight"
+
+
+class Availability(Protocol):
+    """When clients are online; sessions are closed intervals (see the ``traces`` package)."""
+
+    def online_until(self, client: int, t_s: float) -> float:
+        """End of the session that contains ``t_s``; −inf when offline."""
+
+    def next_online(self, client: int, t_s: float) -> float:
+        """``t_s`` when online, else the start of the next session; inf when there is none."""
+
+    def online_seconds(self, client: int, t0_s: float, t1_s: float) -> float:
+        """Seconds online in [t0_s, t1_s]."""
+
+
+@dataclass(slots=True, eq=False)
+class Participation:
+    """What is known of one task. Times are simulated seconds, NaN when they never came."""
+
+    task: int
+    client: int
+    version: int
+    samples: int
+    training_s: float
+    size_down_bytes: int
+    size_up_bytes: int
+    on_upload: Callable[[Participation], None]
+    on_loss: Callable[[Participation], None]
+    payload: Any
+    dispatched_s: float
+    fails_at: float = 1.0
+    begun_s: float = NEVER
+    downloaded_s: float = NEVER
+    trained_s: float = NEVER
+    uploaded_s: float = NEVER
+    ended_s: float = NEVER
+    bytes_down: float = 0.0
+    bytes_up: float = 0.0
+    busy_s: float = 0.0
+    outcome: Outcome | None = None
+    staleness: int | None = None
+    timer: Timer | None = field(default=None, repr=False)
+    offline_timer: Timer | None = field(default=None, repr=False)
+    flow: Flow | None = field(default=None, repr=False)
+
+
+class Participations:
+    """Starts, interrupts and ends participations.
+
+    ``on_begin`` hears when a client starts to work, ``on_end`` of the physical end (upload
+    complete, dropped, cancelled), when the client is free again, and ``on_loss`` of a loss after
+    that.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        availability: Availability,
+        network: Network,
+        on_offline: str,
+        on_begin: Callable[[Participation], None],
+        on_end: Callable[[Participation], None],
+        on_loss: Callable[[Participation], None],
+    ) -> None:
+        self._clock = clock
+        self._availability = availability
+        self._shared = network if network.shared else None
+        self._unshared = None if network.shared else network
+        self._drop = on_offline == "drop"
+        self._pause = on_offline == "pause"
+        self._on_begin = on_begin
+        self._on_end = on_end
+        self._on_loss = on_loss
+        self._at_work: dict[int, Participation] = {}
+        self._queues: dict[int, deque[Participation]] = {}
+
+    def busy(self, client: int) -> bool:
+        """Whether the client has a task."""
+        return client in self._at_work
+
+    def running(self) -> list[Participation]:
+        """All that have not ended, in order of dispatch."""
+        queued = (p for queue in self._queues.values() for p in queue)
+        return sorted((*self._at_work.values(), *queued), key=lambda p: p.task)
+
+    def start(self, participation: Participation) -> None:
+        """Begin now, or when the client has done what it was asked before."""
+        client = participation.client
+        if client in self._at_work:
+            self._queues.setdefault(client, deque()).append(participation)
+            return
+        self._at_work[client] = participation
+        participation.begun_s = self._clock.now
+        self._on_begin(participation)
+        if self._shared is not None:
+            self._start_shared(participation)
+        else:
+            self._start_unshared(participation)
+
+    def cancel(self, participation: Participation, outcome: Outcome) -> None:
+        """The server gives up on it now; the client is free again."""
+        self._settle(participation, self._clock.now)
+        self._end(participation, outcome)
+
+    def account(self, participation: Participation) -> None:
+        """Bring the bytes and busy seconds of a running participation up to now."""
+        if not math.isnan(participation.begun_s):
+            self._settle(participation, self._clock.now)
+
+    # --- unshared links: closed form ---------------------------------------------------------
+
+    def _start_unshared(self, p: Participation) -> None:
+        network, now = self._unshared, self._clock.now
+        assert network is not None
+        down_s = network.duration_s(p.client, "down", p.size_down_bytes)
+        up_s = network.duration_s(p.client, "up", p.size_up_bytes)
+        failed = p.fails_at < 1.0
+        total_s = down_s + p.training_s + up_s
+        if not total_s > 0:
+            raise RunError(
+                f"a task of client {p.client} would take {total_s!r} s at simulated time {now!r} s;"
+                " every task must take time: give the client samples, a device time or a link"
+            )
+        p.downloaded_s = self._elapse(p.client, now, down_s)
+        p.trained_s = self._elapse(p.client, p.downloaded_s, p.training_s)
+        p.uploaded_s = self._elapse(p.client, p.trained_s, up_s)
+        end_s, rank = p.uploaded_s, Rank.UPLOAD
+        if failed:
+            # Lost at a fraction of its training: the device crashed, was reclaimed, gave up.
+            end_s = self._elapse(p.client, p.downloaded_s, p.fails_at * p.training_s)
+            rank = Rank.OFFLINE
+        if self._drop:
+            until_s = self._availability.online_until(p.client, now)
+            if until_s < end_s:
+                end_s, rank = until_s, Rank.OFFLINE
+        if end_s == math.inf:
+            return  # it never comes back: it stays in flight until somebody cancels it
+        p.timer = self._clock.at(end_s, rank, p.client, lambda: self._unshared_end(p))
+
+    def _unshared_end(self, p: Participation) -> None:
+        now = self._clock.now
+        if p.timer is not None and p.timer.rank is Rank.UPLOAD:
+            p.bytes_down, p.bytes_up = p.size_down_bytes, p.size_up_bytes
+            p.busy_s = self._busy_s(p, now)
+            self._reported(p)
+        else:
+            self._settle(p, now)
+            self._lost(p)
+
+    def _elapse(self, client: int, from_s: float, work_s: float) -> float:
+        """When ``work_s`` seconds of work begun at ``from_s`` are done; inf when never."""
+        if not self._pause:
+            return from_s + work_s
+        availability = self._availability
+        now_s, left_s = from_s, work_s
+        while now_s < math.inf:
+            until_s = availability.online_until(client, now_s)
+            if until_s >= now_s + left_s:
+                return now_s + left_s
+            if until_s > now_s:
+                left_s -= until_s - now_s
+            if until_s >= now_s:
+                now_s = math.nextafter(until_s, math.inf)
+            now_s = availability.next_online(client, now_s)
+        return math.inf
+
+    # --- shared links: the network says when --------------------------------------------------
+
+    def _start_shared(self, p: Participation) -> None:
+        if self._drop:
+            until_s = self._availability.online_until(p.client, self._clock.now)
+            if until_s < math.inf:
+                p.offline_timer = self._clock.at(
+                    until_s, Rank.OFFLINE, p.client, lambda: self._goes_offline(p)
+                )
+        self._transfer(p, "down", p.size_down_bytes, self._download_done)
+
+    def _transfer(
+        self,
+        p: Participation,
+        direction: Direction,
+        size_bytes: int,
+        done: Callable[[Participation], None],
+    ) -> None:
+        assert self._shared is not None
+        p.flow = self._shared.start(p.client, direction, size_bytes, lambda: done(p))
+        if self._pause:
+            self._pause_at_session_end(p)
+
+    def _download_done(self, p: Participation) -> None:
+        p.downloaded_s = now = self._clock.now
+        p.bytes_down = p.size_down_bytes
+        self._leave_flow(p)
+        if p.fails_at < 1.0:
+            end_s = self._elapse(p.client, now, p.fails_at * p.training_s)
+            rank, action = Rank.OFFLINE, self._goes_offline
+        else:
+            end_s = self._elapse(p.client, now, p.training_s)
+            rank, action = Rank.TRANSFER, self._training_done
+        if end_s < math.inf:
+            p.timer = self._clock.at(end_s, rank, p.client, lambda: action(p))
+
+    def _training_done(self, p: Participation) -> None:
+        p.trained_s = self._clock.now
+        p.timer = None
+        self._transfer(p, "up", p.size_up_bytes, self._upload_done)
+
+    def _upload_done(self, p: Participation) -> None:
+        p.uploaded_s = now = self._clock.now
+        if not now > p.begun_s:
+            raise RunError(
+                f"a task of client {p.client} took no simulated time at {now!r} s; every task "
+                "must take time: give the client samples, a device time or a link"
+            )
+        p.bytes_up = p.size_up_bytes
+        p.busy_s = self._busy_s(p, now)
+        self._leave_flow(p)
+        self._reported(p)
+
+    def _goes_offline(self, p: Participation) -> None:
+        self._settle(p, self._clock.now)
+        self._lost(p)
+
+    def _pause_at_session_end(self, p: Participation) -> None:
+        until_s = self._availability.online_until(p.client, self._clock.now)
+        if until_s == -math.inf:
+            # Training ended at the very instant at which a session did, one rounding later.
+            self._pause_flow(p)
+        elif until_s < math.inf:
+            p.offline_timer = self._clock.at(
+                until_s, Rank.OFFLINE, p.client, lambda: self._pause_flow(p)
+            )
+
+    def _pause_flow(self, p: Participation) -> None:
+        assert self._shared is not None
+        assert p.flow is not None
+        self._shared.pause(p.flow)
+        later_s = math.nextafter(self._clock.now, math.inf)
+        back_s = self._availability.next_online(p.client, later_s)
+        p.offline_timer = None
+        if back_s < math.inf:
+            p.offline_timer = self._clock.at(
+                back_s, Rank.OFFLINE, p.client, lambda: self._resume_flow(p)
+            )
+
+    def _resume_flow(self, p: Participation) -> None:
+        assert self._shared is not None
+        assert p.flow is not None
+        self._shared.resume(p.flow)
+        self._pause_at_session_end(p)
+
+    def _leave_flow(self, p: Participation) -> None:
+        """A transfer is over; a pause that was to come is none any more."""
+        p.flow = None
+        if self._pause and p.offline_timer is not None:
+            self._clock.cancel(p.offline_timer)
+            p.offline_timer = None
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def _busy_s(self, p: Participation, now: float) -> float:
+        if self._pause:
+            return self._availability.online_seconds(p.client, p.begun_s, now)
+        return now - p.begun_s
+
+    def _settle(self, p: Participation, now: float) -> None:
+        """Cut the record at ``now``: what lies later never came, bytes are those that moved."""
+        p.busy_s = self._busy_s(p, now)
+        if self._shared is not None:
+            if p.flow is not None:
+                if math.isnan(p.downloaded_s):
+                    p.bytes_down = p.flow.delivered_bytes
+                else:
+                    p.bytes_up = p.flow.delivered_bytes
+            return
+        p.bytes_down, p.bytes_up = p.size_down_bytes, p.size_up_bytes
+        if not p.uploaded_s <= now or p.fails_at < 1.0:
+            p.bytes_up = self._moved(p, "up", p.trained_s, now)
+            p.uploaded_s = NEVER
+            if not p.trained_s <= now or p.fails_at < 1.0:
+                p.bytes_up, p.trained_s = 0.0, NEVER
+                if not p.downloaded_s <= now:
+                    p.bytes_down = self._moved(p, "down", p.begun_s, now)
+                    p.downloaded_s = NEVER
+
+    def _moved(self, p: Participation, direction: Direction, from_s: float, now: float) -> float:
+        """Bytes of an unshared transfer begun at ``from_s`` that have moved by ``now``."""
+        if not from_s < now:
+            return 0.0
+        active_s = now - from_s
+        if self._pause:
+            active_s = self._availability.online_seconds(p.client, from_s, now)
+        size = p.size_down_bytes if direction == "down" else p.size_up_bytes
+        assert self._unshared is not None
+        return self._unshared.moved_bytes(p.client, direction, size, active_s)
+
+    def _reported(self, p: Participation) -> None:
+        self._free(p)
+        self._on_end(p)
+        self._next_in_queue(p.client)
+        p.on_upload(p)
+
+    def _lost(self, p: Participation) -> None:
+        if math.isnan(p.downloaded_s):
+            p.outcome = Outcome.DROPPED_DOWNLOAD
+        elif math.isnan(p.trained_s):
+            p.outcome = Outcome.DROPPED_TRAINING
+        else:
+            p.outcome = Outcome.DROPPED_UPLOAD
+        self._free(p)
+        self._on_end(p)
+        self._next_in_queue(p.client)
+        self._on_loss(p)
+
+    def _end(self, p: Participation, outcome: Outcome) -> None:
+        p.outcome = outcome
+        self._free(p)
+        self._on_end(p)
+        self._next_in_queue(p.client)
+
+    def _free(self, p: Participation) -> None:
+        if self._at_work.pop(p.client, None) is not p:
+            raise InternalError(f"client {p.client} ended task {p.task}, which it was not doing")
+        p.ended_s = self._clock.now
+        for timer in (p.timer, p.offline_timer):
+            if timer is not None:
+                self._clock.cancel(timer)
+        if p.flow is not None and self._shared is not None:
+            self._shared.abandon(p.flow)
+        p.timer = p.offline_timer = p.flow = None
+
+    def _next_in_queue(self, client: int) -> None:
+        queue = self._queues.get(client)
+        if queue and client not in self._at_work:
+            self.start(queue.popleft())

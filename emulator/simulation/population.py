@@ -1,0 +1,104 @@
+"""The clients: when they are online, who is at work, who may be asked.
+
+Array-backed, without a process for an idle client. Somebody who waits for clients gets one timer
+at the next start of a session.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.simulation import participations
+from emulator.simulation.clock import Clock, Rank, Timer
+
+
+class Availability(participations.Availability, Protocol):
+    """What a population asks beyond what a participation does."""
+
+    def online_mask(
+        self, t_s: float, clients: NDArray[np.int64] | None = None
+    ) -> NDArray[np.bool_]:
+        """Who is online at ``t_s``, of all or of the given clients."""
+
+    def next_online_many(
+        self, t_s: float, clients: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64]:
+        """:meth:`next_online` of all or of the given clients."""
+
+
+class Population:
+    """``samples`` [clients]; ``eligible`` [clients] says who may ever be asked.
+
+    A client may be asked when it is eligible, will be online beyond now, and is not at work
+    (unless ``queueing``, where online or not, at work or not, everyone may be asked whose policy
+    lets the task wait).
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        availability: Availability,
+        samples: NDArray[np.int64],
+        eligible: NDArray[np.bool_],
+        busy: Callable[[int], bool],
+        *,
+        queueing: bool,
+    ) -> None:
+        self._clock = clock
+        self.availability = availability
+        self.samples = samples.tolist()
+        self.clients = len(self.samples)
+        self._eligible = eligible
+        self._all_eligible = bool(eligible.all())
+        self._busy = busy
+        self._queueing = queueing
+        self._next_starts: list[tuple[float, int]] | None = None
+
+    def available(self, client: int) -> bool:
+        """Whether the client may be asked now."""
+        if not self._all_eligible and not self._eligible[client]:
+            return False
+        if not self._queueing and self._busy(client):
+            return False
+        now = self._clock.now
+        return self.availability.online_until(client, now) > now
+
+    def all_available(self) -> NDArray[np.int64]:
+        """All clients that may be asked now, ascending."""
+        online = np.flatnonzero(self.availability.online_mask(self._clock.now) & self._eligible)
+        return np.array([c for c in online.tolist() if self.available(c)], dtype=np.int64)
+
+    def at_next_check_in(self, action: Callable[[], None]) -> Timer | None:
+        """Call ``action`` when the next session of any eligible client starts, None if never.
+
+        One heap over the next start of each client; it is built when somebody first waits.
+        """
+        now = self._clock.now
+        heap = self._next_starts
+        if heap is None:
+            starts = self.availability.next_online_many(math.nextafter(now, math.inf))
+            clients = np.flatnonzero(np.isfinite(starts) & self._eligible)
+            heap = list(zip(starts[clients].tolist(), clients.tolist(), strict=True))
+            heapify(heap)
+            self._next_starts = heap
+        while heap and heap[0][0] <= now:
+            _, client = heappop(heap)
+            start_s = self._next_start(client, now)
+            if start_s < math.inf:
+                heappush(heap, (start_s, client))
+        if not heap:
+            return None
+        return self._clock.at(heap[0][0], Rank.CHECK_IN, heap[0][1], action)
+
+    def _next_start(self, client: int, now: float) -> float:
+        """The start of the first session after the one that contains now."""
+        until_s = self.availability.online_until(client, now)
+        if until_s == math.inf:
+            return math.inf
+        return self.availability.next_online(client, math.nextafter(max(until_s, now), math.inf))

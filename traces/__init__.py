@@ -1,0 +1,50 @@
+"""Traces of availability and of device speeds: read, check, describe, assign, generate.
+
+- ``sessions``      the store of on-sessions, its checks and its repair
+- ``availability``  when a client is online, at any simulated time
+- ``devices``       speeds of computation and communication
+- ``fedscale``      readers of FedScale's two pickles
+- ``tables``        the same as CSV, and one door for both
+- ``assignment``    which row of a trace a client gets
+- ``phones``        generators from published figures
+- ``renewal``       alternating renewal processes
+- ``statistics``    duty cycles, the share online by hour
+
+Nothing here knows the emulator, SimPy or torch.
+"""
+
+from traces.assignment import Assignment, assign_rows
+from traces.availability import AlwaysOnline, AtEnd, Availability
+from traces.devices import DeviceTable
+from traces.errors import TraceError
+from traces.fedscale import BehaviourTrace, read_behaviour, read_capacity
+from traces.phones import phone_devices, phone_sessions
+from traces.renewal import Draw, renewal_sessions
+from traces.sessions import RepairReport, Sessions
+from traces.statistics import duty_cycle, online_share_by_hour
+from traces.tables import read_devices, read_sessions, write_devices, write_sessions
+
+__all__ = [
+    "AlwaysOnline",
+    "Assignment",
+    "AtEnd",
+    "Availability",
+    "BehaviourTrace",
+    "DeviceTable",
+    "Draw",
+    "RepairReport",
+    "Sessions",
+    "TraceError",
+    "assign_rows",
+    "duty_cycle",
+    "online_share_by_hour",
+    "phone_devices",
+    "phone_sessions",
+    "read_behaviour",
+    "read_capacity",
+    "read_devices",
+    "read_sessions",
+    "renewal_sessions",
+    "write_devices",
+    "write_sessions",
+]
