@@ -266,20 +266,15 @@ def _scalars(array: NDArray[Any]) -> Sequence[Any]:
 def _lap(t_s: float, period: float) -> tuple[float, float, float]:
     """(lap, its start, the next one's start), start <= t_s < next start, all rounded once."""
     lap = t_s // period
-    base = lap * period
-    if base > t_s:
-        lap -= 1.0
-        base = lap * period
     following = (lap + 1.0) * period
-    if following <= t_s:
+    if following <= t_s:  # rounded down to t, or below it
         return lap + 1.0, following, (lap + 2.0) * period
-    return lap, base, following
+    return lap, lap * period, following
 
 
 def _laps(t_s: float, period: Floats) -> tuple[Floats, Floats, Floats]:
     """:func:`_lap` for many periods."""
     lap = np.floor_divide(t_s, period)
-    lap -= lap * period > t_s
     lap += (lap + 1.0) * period <= t_s
     return lap, lap * period, (lap + 1.0) * period
 

@@ -8,6 +8,7 @@ dict from a key to ``{'active': [...], 'inactive': [...], 'finish_time': ..., 'd
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pickle
 from dataclasses import dataclass
@@ -76,8 +77,8 @@ def read_capacity(path: str | Path) -> DeviceTable:
         if key not in data:
             odd = next(k for k in data if type(k) is not int or not 1 <= k <= len(data))
             raise TraceError(
-                f"{path}: client {key} is missing, while there is a key {odd!r}; the keys must be "
-                f"the integers 1 to {len(data)}"
+                f"{path}: client {key} is missing, while there is a key {_shown(odd)}; "
+                f"the keys must be the integers 1 to {len(data)}"
             )
         entry = _entry(path, key, key - 1, data[key])
         for field, column in zip(_CAPACITY_FIELDS, columns, strict=True):
@@ -105,8 +106,10 @@ def read_behaviour(path: str | Path, repair: bool = True) -> BehaviourTrace:
     counts: list[int] = []
     period_s: list[float] = []
     for row, (key, value) in enumerate(data.items()):
-        if type(key) is not int:
-            raise TraceError(f"{path}: row {row} has the key {key!r}; keys must be integers")
+        if type(key) is not int or key.bit_length() > 63:
+            raise TraceError(
+                f"{path}: row {row} has the key {_shown(key)}; keys must be 64-bit integers"
+            )
         entry = _entry(path, key, row, value)
         where = f"{path}: client {key} (row {row})"
         active, inactive = _times(where, entry, "active"), _times(where, entry, "inactive")
@@ -161,18 +164,25 @@ def _entry(path: str | Path, key: int, row: int, value: Any) -> dict[Any, Any]:
 
 def _field(where: str, entry: dict[Any, Any], field: str) -> Any:
     if field not in entry:
-        raise TraceError(f"{where}: is missing; the client has {sorted(map(str, entry))}")
+        raise TraceError(f"{where}: is missing; the client has {_shown(list(entry))}")
     return entry[field]
 
 
 def _number(where: str, value: Any) -> float:
     # bool is an int to Python, but no time and no speed.
     if type(value) is not int and type(value) is not float:
-        raise TraceError(f"{where}: {value!r:.80} is a {type(value).__name__}, not a number")
+        raise TraceError(f"{where}: {_shown(value)} is a {type(value).__name__}, not a number")
     try:
         return float(value)
     except OverflowError:
         raise TraceError(f"{where}: the number is too large") from None
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.80}"
+    except (ValueError, RecursionError):  # thousands of digits, or of lists in lists
+        return f"a huge {type(value).__name__}"
 
 
 def _times(where: str, entry: dict[Any, Any], field: str) -> list[float]:
@@ -180,4 +190,7 @@ def _times(where: str, entry: dict[Any, Any], field: str) -> list[float]:
     values = _field(where, entry, field)
     if type(values) is not list and type(values) is not tuple:
         raise TraceError(f"{where}: is a {type(values).__name__}; it must be a list of seconds")
+    if set(map(type, values)) <= {int, float}:
+        with contextlib.suppress(OverflowError):
+            return [float(value) for value in values]  # nearly always: no text is made per value
     return [_number(f"{where}[{i}]", value) for i, value in enumerate(values)]

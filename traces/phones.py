@@ -98,7 +98,7 @@ def phone_devices(
     """Devices by the inverse of FedScale's two histograms; uniforms in [0, 1), one a client."""
     return DeviceTable(
         *(
-            values[np.searchsorted(cumulated, uniforms * cumulated[-1], side="right")]
+            values[np.searchsorted(cumulated[:-1], uniforms * cumulated[-1], side="right")]
             for (values, cumulated), uniforms in zip(
                 _histograms(), (u_computation, u_communication), strict=True
             )

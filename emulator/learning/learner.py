@@ -23,6 +23,7 @@ from emulator.learning.operations import (
     Options,
     Result,
     TrainConfig,
+    one_thread,
 )
 from emulator.learning.training import Recipe
 
@@ -255,7 +256,8 @@ class Learner:
                     handle.resolve(tensors)
             operation.inputs = ()
 
-        self._learning.executor.run(self._ancestry(wanted), done)
+        with one_thread():
+            self._learning.executor.run(self._ancestry(wanted), done)
         host.forcing_s += time.perf_counter() - started
 
     def _ancestry(self, wanted: Sequence[Operation]) -> list[Operation]:

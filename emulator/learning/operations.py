@@ -83,10 +83,9 @@ class Workbench:
     partition: Sequence[np.ndarray[Any, np.dtype[np.int64]]]
 
     def run(self, kind: str, config: Any, inputs: Sequence[Tensors | None]) -> Result:
-        """Run one operation on one intra-op thread; see the ``*Config`` classes."""
+        """Run one operation (inside :func:`one_thread`); see the ``*Config`` classes."""
         started = time.perf_counter()
-        with one_thread():
-            result = _KINDS[kind](self, config, inputs)
+        result = _KINDS[kind](self, config, inputs)
         result.host_s = time.perf_counter() - started
         return result
 
@@ -119,10 +118,18 @@ def torch_stream(seed: int, purpose: str, *entity: int) -> Iterator[None]:
     """The only place where torch's global generator is touched: forked, seeded from the named
     stream, and restored."""
     drawn = int(random_streams.generator(seed, purpose, *entity).integers(2**62))
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(drawn)
+    # Not torch.random.fork_rng and torch.manual_seed: they format a stack trace at every call.
+    generators = [torch.default_generator]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
+    states = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(drawn)
         yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
 
 
 def _initial(bench: Workbench, config: Any, inputs: Sequence[Tensors | None]) -> Result:

@@ -299,10 +299,9 @@ def _joined(faults: list[_Fault]) -> list[_Fault]:
     lines: dict[tuple[Loc, object], _Fault] = {}
     for at, fault in enumerate(faults):
         key = (fault.path, at if fault.union is None else fault.union)
-        known = lines.get(key)
-        if known is not None and fault.message not in known.message:
-            fault = replace(known, message=f"{known.message}; or {fault.message}")
-        lines[key] = fault
+        known = lines.setdefault(key, fault)
+        if fault.message not in known.message:
+            lines[key] = replace(known, message=f"{known.message}; or {fault.message}")
     return list(lines.values())
 
 
@@ -311,7 +310,8 @@ def _faults(
 ) -> list[_Fault]:
     kind, path = item["type"], site.path
     if kind in ("value_error", "assertion_error") and "error" in item.get("ctx", {}):
-        found = [_own(line, site, source) for line in str(item["ctx"]["error"]).splitlines()]
+        text = str(item["ctx"]["error"]) or "is not allowed"
+        found = [_own(line, site, source) for line in text.splitlines()]
     elif kind == "missing":
         found = [_Fault(source.key_place(path), path, f"missing; required key{_hint(site)}")]
     elif kind == "extra_forbidden":

@@ -193,8 +193,8 @@ class FairLink:
 
     def _time_of(self, head: _Head) -> float:
         """When virtual time reaches a sharing class's head: t + (V_head - V) / λ."""
-        time_s = self._now_s + (head[0] - self._virtual_bytes) / self._level_Bps
-        return max(self._now_s, time_s)
+        ahead_s = (head[0] - self._virtual_bytes) / self._level_Bps
+        return self._now_s + ahead_s if ahead_s > 0.0 else self._now_s
 
     def _advance(self, now_s: float) -> None:
         if self._sharing_flows:
@@ -248,8 +248,12 @@ class FairLink:
         else:
             heappush(self._below, (-cap_class.cap_Bps, cap_class))
 
-    def _cross(self, cap_class: _CapClass) -> None:
-        """Take a class to the other side of the level, with a new anchor at this instant."""
+    def _pass(self, side: list[tuple[float, _CapClass]]) -> None:
+        """Take the top class to the other side of the level, anchored anew; drop it if empty."""
+        cap_class = heappop(side)[1]
+        if not cap_class.flows:
+            del self._classes[cap_class.cap_Bps]
+            return
         self._weigh(cap_class, -cap_class.flows)
         cap_class.service = cap_class.served(self._coordinate(cap_class))
         cap_class.sharing = not cap_class.sharing
@@ -278,18 +282,14 @@ class FairLink:
             self._virtual_bytes = 0.0  # V grows only while somebody shares
             self._heads_in_virtual_time.clear()
         self._find_level()
-        for side in (self._below, self._above):
-            while side:
-                cap_class = side[0][1]
-                if not cap_class.flows:
-                    del self._classes[cap_class.cap_Bps]
-                elif cap_class.sharing == (cap_class.cap_Bps > self._level_Bps):
-                    break
-                heappop(side)
-                if cap_class.flows:
-                    self._cross(cap_class)
-        carried_Bps = self._capacity_Bps if self._sharing_flows else self._capped_Bps
-        self.meter.set_rate(self._now_s, carried_Bps)
+        below, above = self._below, self._above
+        while below and (-below[0][0] > self._level_Bps or not below[0][1].flows):
+            self._pass(below)
+        while above and (above[0][0] <= self._level_Bps or not above[0][1].flows):
+            self._pass(above)
+        self.meter.set_rate(
+            self._now_s, self._capacity_Bps if self._sharing_flows else self._capped_Bps
+        )
         self.due = (math.inf, -1)
         if (head := self._top(self._heads_in_time)) is not None:
             self.due = (max(self._now_s, head[0]), head[1])

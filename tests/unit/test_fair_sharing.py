@@ -80,6 +80,13 @@ def test_equal_marks_leave_together_in_client_order_across_classes() -> None:
     assert drain(link) == [(pytest.approx(0.4 / 3), [1, 2, 5, 8])]
 
 
+def test_a_capped_and_a_sharing_flow_of_one_instant_leave_in_client_order() -> None:
+    link = FairLink(10.0)
+    link.join(0.0, 5, 100.0, 8.0)
+    link.join(0.0, 1, 2.0, 2.0)
+    assert link.complete(1.0) == [1, 5]
+
+
 def test_a_flow_too_small_for_the_clock_is_done_at_once() -> None:
     """At t = 10⁹ s the clock's next instant is 10⁻⁷ s away: no zero-length steps in a loop."""
     link = FairLink(1e6)
@@ -133,7 +140,7 @@ def test_nothing_is_lost_in_a_long_busy_period(distinct_caps: int) -> None:
     paused: dict[int, float] = {}
     asked = time_s = 0.0
     ended = 0
-    for _ in range(20_000):
+    for step in range(20_000):
         time_s += draws.expovariate(40.0)
         while link.due[0] <= time_s:
             done = link.complete(link.due[0])
@@ -152,6 +159,8 @@ def test_nothing_is_lost_in_a_long_busy_period(distinct_caps: int) -> None:
                 asked += size
             inside.add(client)
             link.join(time_s, client, cap_of[client], size)
+        if step % 100:
+            continue
         marks = sum(len(cap_class.marks) for cap_class in link._classes.values())
         assert marks <= 2 * len(inside) + 65 * len(link._classes)
         heads = len(link._heads_in_time) + len(link._heads_in_virtual_time)

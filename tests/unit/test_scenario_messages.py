@@ -85,6 +85,8 @@ class Scenario(Section):
             raise ValueError(
                 "name is 'bad', not allowed\nfederation.pacing: goes badly\nnothing fits"
             )
+        if self.name == "mute":
+            raise ValueError
         return self
 
 
@@ -271,6 +273,10 @@ def test_a_validators_own_text_is_kept_and_placed(tmp_path: Path) -> None:
     ]
 
 
+def test_a_validator_without_a_text_is_not_lost(tmp_path: Path) -> None:
+    assert lines(tmp_path, GOOD + "name: mute\n") == ["1:1: is not allowed"]
+
+
 def test_a_tag_that_is_also_a_key_is_not_mistaken(tmp_path: Path) -> None:
     """pydantic's path has the tag ``buffered``; the data has a key of that name."""
     text = (
@@ -321,11 +327,13 @@ keys = st.sampled_from(KEYS)
 values = st.recursive(
     scalars | st.sampled_from(["buffered", "synchronous", "never", "3 s", 1]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=5),
-    max_leaves=20,
+    max_leaves=12,
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(st.dictionaries(keys, values))
 def test_any_data_is_valid_or_explained(tmp_path: Path, data: dict[str, Any]) -> None:
     path = tmp_path / "any.yaml"

@@ -64,7 +64,7 @@ def test_offsets_must_fit(offsets: list[int]) -> None:
 
 
 def test_repair_counts_each_kind() -> None:
-    rows = [
+    rows: list[list[tuple[float, float]]] = [
         [(0, 0), (1, 2)],  # zero length
         [(5, 6), (1, 2)],  # unsorted
         [(1, 4), (2, 3), (3.5, 5)],  # overlapping, one inside another

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -88,6 +88,7 @@ def test_rates(written: object, bytes_per_s: float) -> None:
     assert parse_rate(written) == bytes_per_s
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(["us", "ms", "s", "min", "h", "d"]))
 def test_seconds_are_rounded_once(count: int, unit: str) -> None:
     per_second = {"us": 10**6, "ms": 10**3}.get(unit, 1)
@@ -210,6 +211,7 @@ def test_json_schema(annotation: Any, number: str, good: list[str], bad: list[st
         assert schema[key] == value
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.text(max_size=30) | st.floats() | st.integers() | st.none() | st.booleans())
 def test_any_value_is_parsed_or_refused(value: object) -> None:
     for parse in (parse_seconds, parse_bytes, parse_rate):

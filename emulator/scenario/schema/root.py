@@ -132,27 +132,34 @@ def refuse_nonsense(scenario: Scenario) -> None:
             )
         elif pacing.asked > n and pacing.too_few != "proceed":
             wrong.append(
+                "federation.pacing.over_commitment: "
                 f"floor({pacing.participants} × {pacing.over_commitment}) = {pacing.asked} clients "
                 f"are asked each round, more than the {n} there are; lower over_commitment or say "
                 "too_few: proceed"
             )
         if isinstance(selection, AllSelection) and pacing.over_commitment != 1.0:
-            wrong.append("selection 'all' asks everyone: over_commitment has nothing to add")
+            wrong.append(
+                "federation.selection: 'all' asks everyone: over_commitment has nothing to add"
+            )
     if isinstance(pacing, Buffered):
         if isinstance(selection, AllSelection) and pacing.in_flight != n:
             wrong.append(
-                f"selection 'all' keeps all {n} clients at work: in_flight must be {n}, "
+                f"federation.selection: 'all' keeps all {n} clients at work: in_flight must be {n}, "
                 f"not {pacing.in_flight}"
             )
         queueing = isinstance(selection, RandomSelection) and selection.busy == "queue"
         if pacing.in_flight > n and not queueing:
-            wrong.append(f"in_flight is {pacing.in_flight}, more than the {n} clients")
+            wrong.append(
+                f"federation.pacing.in_flight is {pacing.in_flight}, more than the {n} clients"
+            )
     if isinstance(selection, RandomSelection) and selection.busy == "queue":
         if not isinstance(pacing, Buffered):
-            wrong.append("selection.busy: queue needs buffered pacing: a round asks a client once")
+            wrong.append(
+                "federation.selection.busy: queue needs buffered pacing: a round asks a client once"
+            )
         if system.on_offline == "drop" and not isinstance(system.availability, Always):
             wrong.append(
-                "selection.busy: queue with on_offline: drop would lose tasks that never started; "
+                "federation.selection.busy: queue with on_offline: drop would lose tasks that never started; "
                 "say on_offline: pause or continue"
             )
     for place, values in _lists_by_client(scenario):
@@ -164,7 +171,7 @@ def refuse_nonsense(scenario: Scenario) -> None:
             "devices have none"
         )
     if wrong:
-        raise ValueError("; ".join(wrong))
+        raise ValueError("\n".join(wrong))
 
 
 def _lists_by_client(scenario: Scenario) -> list[tuple[str, list[Any]]]:
