@@ -32,7 +32,7 @@ from emulator.simulation.devices import (
     Speed,
     Work,
 )
-from emulator.simulation.distributions import Ppf, mean, ppf
+from emulator.simulation.distributions import mean, ppf, ppf_many
 from emulator.simulation.network import AccessLinks, Network, NoNetwork, SharedServerLink
 from emulator.simulation.population import Availability
 from emulator.simulation.topology import Topology
@@ -80,12 +80,7 @@ class Draws:
 
     def distributed(self, purpose: str, distribution: Any) -> Floats:
         """One draw a client from a distribution of the scenario."""
-        return vectorized(ppf(distribution))(self(purpose, 0))
-
-
-def vectorized(function: Ppf) -> Callable[[Floats], Floats]:
-    """An inverse CDF for arrays."""
-    return lambda u: np.fromiter(map(function, u.tolist()), dtype=np.float64, count=len(u))
+        return ppf_many(distribution)(self(purpose, 0))
 
 
 def device_table(scenario: Scenario, draws: Draws) -> DeviceTable | None:
@@ -146,8 +141,8 @@ def build_availability(scenario: Scenario, draws: Draws) -> Availability:
                 clients,
                 section.horizon,
                 draws,
-                vectorized(ppf(section.on)),
-                vectorized(ppf(section.off)),
+                ppf_many(section.on),
+                ppf_many(section.off),
                 on_mean_s=mean(section.on),
                 off_mean_s=mean(section.off),
             )

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_FACTOR_1 = 0xBF58476D1CE4E5B9
+_FACTOR_2 = 0x94D049BB133111EB
 
 
 @lru_cache(maxsize=4096)
@@ -25,17 +27,19 @@ def purpose_key(root_seed: int, purpose: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def _mix(x: int) -> int:
-    """SplitMix64's finalizer (Steele, Lea, Flood 2014): a bijection on 64-bit integers."""
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)
-
-
 def bits(key: int, entity: int, n: int) -> int:
-    """64 random bits for draw ``n`` of ``entity`` under the purpose ``key``."""
-    inner = _mix((key + (entity + 1) * _GOLDEN) & _MASK)
-    return _mix((inner + (n + 1) * _GOLDEN) & _MASK)
+    """64 random bits for draw ``n`` of ``entity`` under the purpose ``key``.
+
+    SplitMix64's finalizer (Steele, Lea, Flood 2014), a bijection on 64-bit integers, twice: over
+    key and entity, then over that and n. Written out, since it is called for every task.
+    """
+    x = (key + (entity + 1) * _GOLDEN) & _MASK
+    x = ((x ^ (x >> 30)) * _FACTOR_1) & _MASK
+    x = ((x ^ (x >> 27)) * _FACTOR_2) & _MASK
+    x = ((x ^ (x >> 31)) + (n + 1) * _GOLDEN) & _MASK
+    x = ((x ^ (x >> 30)) * _FACTOR_1) & _MASK
+    x = ((x ^ (x >> 27)) * _FACTOR_2) & _MASK
+    return x ^ (x >> 31)
 
 
 def uniform(key: int, entity: int, n: int) -> float:
@@ -53,8 +57,8 @@ def uniforms(key: int, entities: NDArray[np.int64], n: int) -> NDArray[np.float6
 
 
 def _mix_array(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(_FACTOR_1)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(_FACTOR_2)
     return x ^ (x >> np.uint64(31))
 
 

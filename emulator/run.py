@@ -161,7 +161,10 @@ class Run:
                 directory.write_manifest(manifest)
             self.progress(server, accuracy)
 
+        before_bytes = _memory_bytes()
         server = self._simulation(setting, learner, recorder, on_evaluation)
+        manifest["population_bytes"] = _memory_bytes() - before_bytes
+        simulated = time.perf_counter()
         status = "failed"
         try:
             self._simulate(server)
@@ -183,6 +186,7 @@ class Run:
             if status != "done":
                 directory.flush()
             manifest.update(_state(server, learner, recorder, started, setting))
+            manifest["host"]["simulation_s"] = time.perf_counter() - simulated
             manifest["status"] = status
             if status == "done":
                 for table in directory.tables:
@@ -250,7 +254,13 @@ class Run:
                 "train or skip, or a partition with min_samples of 1 or more"
             )
         population = Population(
-            clock, availability, setting.samples, eligible, participations.busy, queueing=queueing
+            clock,
+            availability,
+            setting.samples,
+            eligible,
+            participations.busy,
+            participations.busy_clients,
+            queueing=queueing,
         )
         pacing = assembly.PACINGS[federation.pacing.kind](server, federation.pacing)
         server.start(pacing, population, participations)
@@ -396,6 +406,15 @@ def _state(
             "peak_memory_bytes": _peak_memory_bytes(),
         },
     }
+
+
+def _memory_bytes() -> int:
+    """What the process holds now (Linux; elsewhere the peak so far)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return _peak_memory_bytes()
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _peak_memory_bytes() -> int:

@@ -72,6 +72,15 @@ class Availability:
 
     def online_until(self, client: int, t_s: float) -> float:
         """End of the session that holds ``t_s``: -inf when offline, inf when it never ends."""
+        row = self._row[client]
+        if 0.0 <= t_s < self._period[row]:
+            # In the first lap nothing is rounded; this is asked for every task, so it is short.
+            first = self._offset[row]
+            at = bisect_right(self._start, t_s, first, self._offset[row + 1]) - 1
+            if at < first or t_s > self._end[at]:
+                return -_INF
+            if self._end[at] < self._period[row]:
+                return self._end[at]
         online, index, lo, _, lap, following = self._locate(client, t_s)
         if not online:
             return -_INF

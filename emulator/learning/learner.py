@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from torch import Tensor
 
 from emulator.learning.executors import Executor
-from emulator.learning.lineage import Handle, Operation, Tensors, canonical, identity
+from emulator.learning.lineage import Handle, Operation, Tensors, canonical, digest, identity
 from emulator.learning.memo import CacheLost, Memo, Values
 from emulator.learning.operations import (
     AggregateConfig,
@@ -84,7 +84,9 @@ class Learner:
         self._position = position
         self._alive: WeakValueDictionary[str, Handle] = WeakValueDictionary()
         self._keep: dict[str, Handle] = {}
-        self._method_id = identity("method", canonical(method.objective), repr(method.recipe))
+        self._method_id = identity(
+            "method", canonical(method.objective), repr(method.recipe), method.seed
+        )
         self._merge_id = identity(
             "merge", canonical(method.server_optimizer), method.normalise, method.clients
         )
@@ -111,14 +113,10 @@ class Learner:
         ``server`` is frozen by this call; ``visit`` is the structure's visit key.
         """
         method = self._method
-        operation_id = identity(
-            "train",
-            server.id,
-            state.id if state else "",
-            client,
-            *visit,
-            method.seed,
-            self._method_id,
+        # identity(), written out: this is asked for every task.
+        operation_id = digest(
+            f"train\x1f{server.id}\x1f{state.id if state else ''}\x1f{client}\x1f{visit}"
+            f"\x1f{self._method_id}"
         )
         if self._learning is None:
             new = Handle(operation_id + ".state", None) if self._stateful else None

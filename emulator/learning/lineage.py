@@ -23,7 +23,11 @@ Tensors = dict[str, torch.Tensor]
 
 def identity(name: str, *parts: str | int | float) -> str:
     """The id of an operation: 32 hexadecimal digits."""
-    text = "\x1f".join((name, *map(str, parts)))
+    return digest("\x1f".join((name, *map(str, parts))))
+
+
+def digest(text: str) -> str:
+    """The hash that ids are made of."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

@@ -146,7 +146,10 @@ class Clock(simpy.Environment):
 
     def _drop_cancelled(self) -> None:
         queue = self._queue
-        while queue and _is_cancelled(queue[0][3]):
+        while queue:
+            event = queue[0][3]
+            if type(event) is not Timer or not event.cancelled:
+                return
             heappop(queue)
             self._cancelled_count -= 1
 
@@ -170,7 +173,16 @@ class Clock(simpy.Environment):
             if queue[0][0] > time_s:
                 self._now = time_s
                 return True
-            step()
+            timer = queue[0][3]
+            if type(timer) is not Timer or len(timer.callbacks) > 1:
+                step()
+                continue
+            # SimPy's step, short of what a lone timer does not need: it cannot fail.
+            self._now = heappop(queue)[0]
+            callbacks = timer.callbacks
+            timer.callbacks = None  # type: ignore[assignment]  # as SimPy marks what is processed
+            for callback in callbacks:
+                callback(timer)
         return True
 
 

@@ -10,9 +10,14 @@ from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
 _NORMAL = NormalDist()
 
 Ppf = Callable[[float], float]
+Floats = NDArray[np.float64]
 
 
 def ppf(distribution: Any) -> Ppf:
@@ -28,6 +33,21 @@ def ppf(distribution: Any) -> Ppf:
         case "exponential":
             mean = distribution.mean
             return lambda u: -mean * math.log1p(-u)
+        case _:
+            low, width = distribution.low, distribution.high - distribution.low
+            return lambda u: low + u * width
+
+
+def ppf_many(distribution: Any) -> Callable[[Floats], Floats]:
+    """:func:`ppf` for arrays."""
+    match distribution.dist:
+        case "constant":
+            return lambda u: np.full(len(u), float(distribution.value))
+        case "lognormal":
+            median, sigma = distribution.median, distribution.sigma
+            return lambda u: median * np.exp(sigma * ndtri(u))
+        case "exponential":
+            return lambda u: -distribution.mean * np.log1p(-u)
         case _:
             low, width = distribution.low, distribution.high - distribution.low
             return lambda u: low + u * width

@@ -8,9 +8,9 @@ duration is a formula and costs no event; where they are, a transfer is a :class
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,7 +60,7 @@ class AccessLinks:
     finite.
     """
 
-    __slots__ = ("down_Bps", "latency_s", "up_Bps")
+    __slots__ = ("_latencies_s", "_rates_Bps", "down_Bps", "latency_s", "up_Bps")
 
     shared: Literal[False] = False
 
@@ -74,20 +74,30 @@ class AccessLinks:
                 f"network: down rates, up rates and latencies are given for {sizes[0]}, {sizes[1]} "
                 f"and {sizes[2]} clients; give each of them for every client"
             )
+        # One element is read several times faster through a memoryview than from the array.
+        self._rates_Bps: dict[Direction, Sequence[float]] = {
+            "down": memoryview(cast(Any, self.down_Bps)),
+            "up": memoryview(cast(Any, self.up_Bps)),
+        }
+        self._latencies_s: Sequence[float] = memoryview(cast(Any, self.latency_s))
+
+    def latency_of_s(self, client: int) -> float:
+        """The client's one-way latency."""
+        return self._latencies_s[client]
 
     def rate_Bps(self, client: int, direction: Direction) -> float:
         """What the client's link carries in this direction."""
-        return float((self.down_Bps if direction == "down" else self.up_Bps).item(client))
+        return self._rates_Bps[direction][client]
 
     def duration_s(self, client: int, direction: Direction, size_bytes: float) -> float:
         """latency + size / rate."""
-        return self.latency_s.item(client) + size_bytes / self.rate_Bps(client, direction)
+        return self._latencies_s[client] + size_bytes / self._rates_Bps[direction][client]
 
     def moved_bytes(
         self, client: int, direction: Direction, size_bytes: float, active_s: float
     ) -> float:
         """What a transfer has moved after ``active_s`` seconds, its latency among them."""
-        served_s = max(0.0, active_s - self.latency_s.item(client))
+        served_s = max(0.0, active_s - self._latencies_s[client])
         return min(size_bytes, served_s * self.rate_Bps(client, direction))
 
 
@@ -272,7 +282,7 @@ class SharedNetwork:
         return self._sharing[direction].meter.carried_bytes(self._clock.now)
 
     def _latency_s(self, client: int, direction: Direction) -> float:
-        return float(self._access.latency_s.item(client))
+        return self._access.latency_of_s(client)
 
     def _proceed(self, flow: Flow) -> None:
         if flow._latency_left_s > 0:

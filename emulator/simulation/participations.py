@@ -113,6 +113,10 @@ class Participations:
         """Whether the client has a task."""
         return client in self._at_work
 
+    def busy_clients(self) -> list[int]:
+        """All clients that have a task."""
+        return list(self._at_work)
+
     def running(self) -> list[Participation]:
         """All that have not ended, in order of dispatch."""
         queued = (p for queue in self._queues.values() for p in queue)

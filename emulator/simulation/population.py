@@ -47,6 +47,7 @@ class Population:
         samples: NDArray[np.int64],
         eligible: NDArray[np.bool_],
         busy: Callable[[int], bool],
+        busy_clients: Callable[[], list[int]],
         *,
         queueing: bool,
     ) -> None:
@@ -57,6 +58,7 @@ class Population:
         self._eligible = eligible
         self._all_eligible = bool(eligible.all())
         self._busy = busy
+        self._busy_clients = busy_clients
         self._queueing = queueing
         self._next_starts: list[tuple[float, int]] | None = None
 
@@ -71,8 +73,13 @@ class Population:
 
     def all_available(self) -> NDArray[np.int64]:
         """All clients that may be asked now, ascending."""
-        online = np.flatnonzero(self.availability.online_mask(self._clock.now) & self._eligible)
-        return np.array([c for c in online.tolist() if self.available(c)], dtype=np.int64)
+        now = self._clock.now
+        mask = self.availability.online_mask(now) & self._eligible
+        # Sessions are closed: one that ends now is online now, and offline the next instant.
+        mask &= self.availability.online_mask(math.nextafter(now, math.inf))
+        if not self._queueing:
+            mask[self._busy_clients()] = False
+        return np.flatnonzero(mask)
 
     def at_next_check_in(self, action: Callable[[], None]) -> Timer | None:
         """Call ``action`` when the next session of any eligible client starts, None if never.

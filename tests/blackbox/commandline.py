@@ -134,7 +134,7 @@ def timed(
     training: Any,
     pacing: Config,
     *,
-    sessions: list[list[list[float]]] | None = None,
+    sessions: Any = None,
     period_s: float = 1000.0,
     at_end: str = "wrap",
     network: Config | None = None,

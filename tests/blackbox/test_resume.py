@@ -91,7 +91,7 @@ def uninterrupted(
 def test_trainings_are_the_updates_that_versions_took(
     uninterrupted: tuple[str, Path, int],
 ) -> None:
-    case, directory, trainings = uninterrupted
+    _, directory, trainings = uninterrupted
     taken = sum(
         int(row.split(",")[3]) for row in (directory / "versions.csv").read_text().split()[1:]
     )

@@ -8,7 +8,7 @@ class 1 it is σ(u) · (x, −x, 1, −1).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from emulator.learning.operations import (
     Result,
     TrainConfig,
     Workbench,
+    one_thread,
 )
 from emulator.learning.training import Layout, Recipe, mean_gradient, train
 from emulator.scenario import schema
@@ -63,6 +64,12 @@ def recipe(**changes: Any) -> Recipe:
 
 def logistic_layout() -> Layout:
     return Layout(build_model("logistic", (1,), 2).double(), torch.device("cpu"))
+
+
+@pytest.fixture(autouse=True)
+def one_thread_each() -> Iterator[None]:
+    with one_thread():
+        yield
 
 
 @pytest.fixture
@@ -293,7 +300,7 @@ def test_scaffold_two_rounds_by_hand(bench: Workbench, option: str) -> None:
     after = run_aggregate(
         bench, server, [third["update"]], weights=(1.0,), discounts=(1.0,), clients=4
     )
-    assert_close(after["model"], server["model"] + torch.tensor(step))
+    assert_close(after["model"], server["model"] + vector(*step))
     assert_close(after["control"], server["control"] + (gradient - G_0) / 4)
 
 
@@ -356,7 +363,10 @@ def test_fedyogi_as_operations_carries_its_state(bench: Workbench) -> None:
     server: Tensors = {"model": vector(1.0, 1.0, 1.0)}
     for delta, expected in zip(YOGI_DELTAS, (W_1, W_2), strict=True):
         server = run_aggregate(
-            bench, server, [{"delta": delta}, {"delta": delta}], optimizer={"kind": "fedyogi", **YOGI}
+            bench,
+            server,
+            [{"delta": delta}, {"delta": delta}],
+            optimizer={"kind": "fedyogi", **YOGI},
         )
         assert_close(server["model"], expected)
     assert_close(server["m"], M_2)

@@ -2,9 +2,9 @@
 
 Clients are drawn by number and refused when they may not be asked, so that a selection costs no
 pass over a large population. The draws are taken modulo a power of two, so that one more client
-leaves the draws of the others as they are (until their number passes that power). When too many
-draws were in vain, the rest is chosen among all who may be asked, in the order of one random key
-a client.
+leaves the draws of the others as they are (until their number passes that power). When as many
+draws were in vain as a pass over the population would cost, the rest is chosen among all who may
+be asked, in the order of one random key a client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RandomSelector:
         clients = candidates.clients
         mask = (1 << (clients - 1).bit_length()) - 1
         chosen: dict[int, None] = {}
-        for attempt in range(8 + 4 * n):
+        for attempt in range(16 + 4 * n + (mask >> 4)):
             client = bits(self._draws, turn, attempt) & mask
             if client < clients and client not in chosen and candidates.available(client):
                 chosen[client] = None

@@ -144,8 +144,8 @@ def refuse_nonsense(scenario: Scenario) -> None:
     if isinstance(pacing, Buffered):
         if isinstance(selection, AllSelection) and pacing.in_flight != n:
             wrong.append(
-                f"federation.selection: 'all' keeps all {n} clients at work: in_flight must be {n}, "
-                f"not {pacing.in_flight}"
+                f"federation.selection: 'all' keeps all {n} clients at work: in_flight must be "
+                f"{n}, not {pacing.in_flight}"
             )
         queueing = isinstance(selection, RandomSelection) and selection.busy == "queue"
         if pacing.in_flight > n and not queueing:
@@ -159,8 +159,8 @@ def refuse_nonsense(scenario: Scenario) -> None:
             )
         if system.on_offline == "drop" and not isinstance(system.availability, Always):
             wrong.append(
-                "federation.selection.busy: queue with on_offline: drop would lose tasks that never started; "
-                "say on_offline: pause or continue"
+                "federation.selection.busy: queue with on_offline: drop would lose tasks that "
+                "never started; say on_offline: pause or continue"
             )
     for place, values in _lists_by_client(scenario):
         if len(values) != n:
