@@ -253,9 +253,9 @@ class Server:
             self._unsurfaced.append(
                 (operation_id, [(p.client, p.version, p.dispatched_s) for p in ordered])
             )
-        self.recorder.version(self.clock.now, self.version, ordered, since_s, self.state.id)
         for p in ordered:
             self._close(p)
+        self.recorder.version(self.clock.now, self.version, ordered, since_s, self.state.id)
         policy = self._policy
         every = policy.evaluate_every_versions
         if every is not None and self.version % every == 0:

@@ -207,21 +207,24 @@ class Learner:
         config: Any,
         names: tuple[str, ...],
     ) -> list[Handle]:
-        found = [self._alive.get(f"{operation_id}.{name}") for name in names]
-        if all(found):
-            return [handle for handle in found if handle is not None]
-        operation: Operation | None = None
+        found = {name: self._alive.get(f"{operation_id}.{name}") for name in names}
+        if all(found.values()):
+            return [handle for handle in found.values() if handle is not None]
+        # An output that somebody still holds brings its operation along: it must not run twice.
+        operation = next((h.operation for h in found.values() if h and h.operation), None)
         learning = self._learning
-        if learning is not None:
+        if learning is not None and operation is None:
             before_checkpoint = self._position() < learning.memo.sequence
             stored = all(learning.memo.has(f"{operation_id}.{name}") for name in names)
             if not stored and (not before_checkpoint or operation_id in learning.memo.pending):
                 operation = Operation(kind, operation_id, inputs, config)
         handles = []
-        for name in names:
-            handle = Handle(f"{operation_id}.{name}", operation)
-            self._alive[handle.id] = handle
-            if operation is not None:
+        for name, alive in found.items():
+            handle = alive
+            if handle is None:
+                handle = Handle(f"{operation_id}.{name}", operation)
+                self._alive[handle.id] = handle
+            if operation is not None and handle.tensors is None:
                 operation.outputs[name] = handle
             handles.append(handle)
         return handles

@@ -49,7 +49,9 @@ class _Folder:
                 self.connection = sqlite3.connect(database)
                 self.connection.executescript(_SCHEMA)
             else:
-                self.connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+                self.connection = sqlite3.connect(
+                    f"{database.absolute().as_uri()}?mode=ro", uri=True
+                )
             self.meta = dict(self.connection.execute("SELECT key, value FROM meta"))
             self.live: dict[str, str] = dict(
                 self.connection.execute("SELECT handle, checksum FROM live")
@@ -199,7 +201,7 @@ class Memo:
         own.live = {handle_id: checksum for handle_id, (checksum, _) in live_now.items()}
         self._kept |= set(keep)
         for file in (own.path / "checkpoints").iterdir():
-            if file.stem not in own.live:
+            if file.suffix != ".safetensors" or file.stem not in own.live:
                 file.unlink()
         self._last_checkpoint = time.monotonic()
 

@@ -151,14 +151,17 @@ def _train(bench: Workbench, config: TrainConfig, inputs: Sequence[Tensors | Non
     c = server.get("control", zeros)
     c_k = state["control"] if state is not None else zeros
     if kind == "scaffold":
-        term = scaffold(layout.views((c - c_k).to(layout.device)))
+        correction = layout.views((c - c_k).to(layout.device))
+        term = scaffold(
+            [v for v, p in zip(correction, layout.parameters, strict=True) if p.requires_grad]
+        )
     with torch_stream(config.seed, "dropout", config.client, *config.visit):
         delta, loss, steps = training.train(layout, base, x, y, config.recipe, rng, term)
         outputs: dict[str, Tensors] = {"update": {"delta": delta}}
         finite = bool(torch.isfinite(delta).all())
         if kind == "scaffold":
             if config.objective["option"] == "I":
-                new = training.mean_gradient(layout, base, x, y, config.recipe.batch_size)
+                new = training.mean_gradient(layout, base, x, y, config.recipe)
             else:
                 new = control_option_2(c, c_k, delta, config.recipe.lr, steps)
             finite = finite and bool(torch.isfinite(new).all())
@@ -174,6 +177,7 @@ def _aggregate(
     server = inputs[0]
     updates = [update for update in inputs[1:] if update is not None]
     assert server is not None
+    assert len(updates) == len(config.weights)
     finite = [all(bool(torch.isfinite(t).all()) for t in update.values()) for update in updates]
     values = {"nonfinite": [i for i, ok in enumerate(finite) if not ok]}
     kept = [i for i, ok in enumerate(finite) if ok]

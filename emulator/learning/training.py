@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from emulator.errors import ScenarioError
 from emulator.learning.methods import GradientTerm
 
 Indices = NDArray[np.int64]
@@ -43,6 +44,13 @@ class Layout:
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
+        buffers = [name for name, _ in model.named_buffers()]
+        if buffers:
+            raise ScenarioError(
+                f"task.model: it keeps {', '.join(buffers[:3])} beside its parameters, and such "
+                "buffers (the running statistics of batch normalization) are not exchanged; use "
+                "GroupNorm, or BatchNorm with track_running_stats=False"
+            )
         self.device = device
         self.model = model.to(device)
         convolutional = any(isinstance(m, nn.Conv2d) for m in model.modules())
@@ -54,6 +62,7 @@ class Layout:
         self.shapes = [p.shape for p in self.parameters]
         self.sizes = [p.numel() for p in self.parameters]
         self.size = sum(self.sizes)
+        self.trained = [p for p in self.parameters if p.requires_grad]
 
     def flatten(self) -> Tensor:
         """The module's parameters as one new vector [P]."""
@@ -119,7 +128,7 @@ def train(
     sample: a zero delta, a loss of NaN and 0 steps.
     """
     layout.load(base)
-    parameters = layout.parameters
+    parameters = layout.trained
     velocity: list[Tensor] = []
     anchor = [p.detach().clone() for p in parameters] if term is not None else []
     losses: list[Tensor] = []
@@ -127,10 +136,10 @@ def train(
     for positions in batches(len(y), recipe, rng):
         chosen = torch.from_numpy(positions).to(x.device)
         loss = cross_entropy(layout.model(layout.inputs(x[chosen])), y[chosen])
-        gradients = torch.autograd.grad(loss, parameters)
+        gradients = list(torch.autograd.grad(loss, parameters, materialize_grads=True))
         if term is not None:
             term(gradients, parameters, anchor)
-        _step(parameters, list(gradients), velocity, recipe)
+        _step(parameters, gradients, velocity, recipe)
         losses.append(loss.detach())
     mean_loss = float(torch.stack(losses).double().mean()) if losses else math.nan
     return layout.flatten() - base.to(layout.device), mean_loss, len(losses)
@@ -156,16 +165,23 @@ def _step(
         torch._foreach_add_(parameters, gradients, alpha=-recipe.lr)
 
 
-def mean_gradient(layout: Layout, at: Tensor, x: Tensor, y: Tensor, batch_size: int) -> Tensor:
-    """The gradient of the mean loss over all samples at ``at`` [P]; zeros without samples."""
+def mean_gradient(layout: Layout, at: Tensor, x: Tensor, y: Tensor, recipe: Recipe) -> Tensor:
+    """The gradient [P] at ``at`` of what the client minimizes: the mean loss over all samples,
+    and weight decay as training adds it; zeros without samples."""
     layout.load(at)
-    total = [torch.zeros_like(p) for p in layout.parameters]
+    total = {p: torch.zeros_like(p) for p in layout.parameters}
+    trained = [total[p] for p in layout.trained]
     layout.model.train()
-    for start in range(0, len(y), batch_size):
-        xb, yb = x[start : start + batch_size], y[start : start + batch_size]
+    size = recipe.batch_size
+    for start in range(0, len(y), size):
+        xb, yb = x[start : start + size], y[start : start + size]
         loss = cross_entropy(layout.model(layout.inputs(xb)), yb, reduction="sum") / len(y)
-        torch._foreach_add_(total, torch.autograd.grad(loss, layout.parameters))
-    return torch.cat([g.reshape(-1) for g in total])
+        gradients = torch.autograd.grad(loss, layout.trained, materialize_grads=True)
+        torch._foreach_add_(trained, gradients)
+    if recipe.weight_decay and len(y):
+        with torch.no_grad():
+            torch._foreach_add_(trained, layout.trained, alpha=recipe.weight_decay)
+    return torch.cat([g.reshape(-1) for g in total.values()])
 
 
 def evaluate(

@@ -54,9 +54,7 @@ def main() -> None:
     for name, network in NETWORKS.items():
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "scenario.yaml"
-            path.write_text(
-                SCENARIO.replace("NETWORK", network).replace("VERSIONS", str(versions))
-            )
+            path.write_text(SCENARIO.replace("NETWORK", network).replace("VERSIONS", str(versions)))
             subprocess.run(
                 [sys.executable, "-m", "emulator", "run", str(path), "--timing-only", "--quiet",
                  "--out", f"{folder}/run"],

@@ -258,12 +258,19 @@ def test_scaffold_option_1_is_the_gradient_over_all_samples_at_the_server_model(
     # From zero: (−½)·(1, −1, 1, −1) for x = 1 of class 0, ½·(2, −2, 1, −1) for x = 2 of class 1.
     x, y = vector(1.0, 2.0).reshape(2, 1), torch.tensor([0, 1])
     for batch_size in (1, 2, 5):
-        gradient = mean_gradient(logistic_layout(), torch.zeros(4).double(), x, y, batch_size)
+        gradient = mean_gradient(
+            logistic_layout(), torch.zeros(4).double(), x, y, recipe(batch_size=batch_size)
+        )
         assert_close(gradient, (0.25, -0.25, 0.0, 0.0))
     # Three samples in batches of two: the mean is over samples, not over batches.
     x, y = vector(1.0, 2.0, 2.0).reshape(3, 1), torch.tensor([0, 1, 1])
-    gradient = mean_gradient(logistic_layout(), torch.zeros(4).double(), x, y, 2)
+    gradient = mean_gradient(logistic_layout(), torch.zeros(4).double(), x, y, recipe(batch_size=2))
     assert_close(gradient, (0.5, -0.5, 1 / 6, -1 / 6))
+    # Weight decay 0.1 is part of what the client minimizes: at w = (1, 1, 1, 1) it adds 0.1 each;
+    # equal logits leave the loss's own part as it is at zero.
+    ones = torch.ones(4).double()
+    gradient = mean_gradient(logistic_layout(), ones, x, y, recipe(batch_size=2, weight_decay=0.1))
+    assert_close(gradient, (0.6, -0.4, 1 / 6 + 0.1, -1 / 6 + 0.1))
 
 
 # One step from zero with lr 1: y − w_t is minus the gradient.

@@ -206,7 +206,7 @@ def test_training_leaves_no_trace() -> None:
     other_x, other_y = samples(30, seed=9)
     train(layout, base * 2, other_x, other_y, how, rng_of(8), fedprox(0.5))
     evaluate(layout, base * 3, other_x, other_y)
-    mean_gradient(layout, base * 4, other_x, other_y, 7)
+    mean_gradient(layout, base * 4, other_x, other_y, recipe(batch_size=7))
     again = train(layout, base, x, y, how, rng_of(), None)
     assert torch.equal(first[0], again[0])
     assert first[1:] == again[1:]
@@ -230,7 +230,7 @@ def test_without_samples_the_delta_is_zero(how: Recipe) -> None:
     assert torch.equal(delta, torch.zeros(layout.size))
     assert math.isnan(loss)
     assert steps == 0
-    assert torch.equal(mean_gradient(layout, delta, x, y, 5), torch.zeros(layout.size))
+    assert torch.equal(mean_gradient(layout, delta, x, y, how), torch.zeros(layout.size))
 
 
 @pytest.mark.parametrize("kind", ["plain", "fedprox", "scaffold"])

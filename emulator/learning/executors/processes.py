@@ -8,6 +8,7 @@ client.
 
 from __future__ import annotations
 
+import copy
 import heapq
 import os
 import signal
@@ -194,7 +195,8 @@ def _work(
     torch.set_num_threads(1)
     from emulator.learning.training import Layout
 
-    layout = Layout(model, torch.device("cpu"))
+    # The model came through shared memory, and every worker got the same one: a copy to work in.
+    layout = Layout(copy.deepcopy(model), torch.device("cpu"))
     bench = Workbench(layout, train_x, train_y, test_x, test_y, partition)
     kept: OrderedDict[str, Tensors] = OrderedDict()
     while True:
