@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from laws import Document
+from laws import Document, Simulate
 
 from analysis.run_reader import Run, read_run
 from emulator.cli import app
-
-Simulate = Callable[[Document], Run]
 
 
 @pytest.fixture

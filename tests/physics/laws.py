@@ -8,15 +8,19 @@ fixed, so a test does not flicker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from analysis.run_reader import Run
+
 Floats = NDArray[np.float64]
 Document = dict[str, Any]
+Simulate = Callable[[Document], Run]
+"""The fixture of this name: run a scenario timing-only, open its run directory."""
 
 BATCHES = 50
 WIDEST = 0.02

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import Simulate
-from laws import EXPONENTIAL, Floats, assert_agrees, batch_means, devices, rate, scenario
+from laws import EXPONENTIAL, Floats, Simulate, assert_agrees, batch_means, devices, rate, scenario
 
 SEEDS = [1, 2]
 WARM_UP = 0.05

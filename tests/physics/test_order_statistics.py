@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from conftest import Simulate
 from laws import (
     EXPONENTIAL,
     Document,
+    Simulate,
     assert_agrees,
     batch_means,
     devices,

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Simulate
-from laws import Document, assert_agrees, batch_means, devices, scenario
+from laws import Document, Simulate, assert_agrees, batch_means, devices, scenario
 from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.stats import norm

@@ -19,12 +19,12 @@ import math
 
 import numpy as np
 import pytest
-from conftest import Simulate
 from laws import (
     MESSAGE_BYTES,
     UNIFORM,
     Document,
     Floats,
+    Simulate,
     assert_agrees,
     batch_means,
     devices,

@@ -20,11 +20,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from conftest import Simulate
 from laws import (
     EXPONENTIAL,
     UNIFORM,
     Document,
+    Simulate,
     as_ints,
     assert_agrees,
     batch_means,
