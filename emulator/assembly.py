@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,7 @@ from emulator.simulation.topology import Topology
 from traces import (
     AlwaysOnline,
     DeviceTable,
+    RepairReport,
     Sessions,
     assign_rows,
     duty_cycle,
@@ -83,6 +85,60 @@ class Draws:
         return ppf_many(distribution)(self(purpose, 0))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class World:
+    """What a scenario says of the clients, without any state: built once for a run.
+
+    ``eligible`` [clients] says who may ever be asked; ``notes`` what a user should know.
+    """
+
+    draws: Draws
+    table: DeviceTable | None
+    devices: Devices
+    availability: Availability
+    eligible: NDArray[np.bool_]
+    notes: list[str]
+
+
+def build_world(scenario: Scenario, samples: NDArray[np.int64]) -> World:
+    """Read and check everything that a simulation needs; ``samples`` [clients]."""
+    draws, notes = Draws(scenario.seed, scenario.task.clients), list[str]()
+    table = device_table(scenario, draws)
+    world = World(
+        draws,
+        table,
+        build_devices(scenario, table, draws),
+        build_availability(scenario, draws, notes),
+        _eligible(scenario, samples),
+        notes,
+    )
+    pacing = scenario.federation.pacing
+    if isinstance(pacing, schema.Synchronous) and pacing.deadline == "none":
+        notes.append("federation.pacing.deadline: none, so a round waits as long as it takes")
+    build_network(scenario, Clock(), table, draws)
+    return world
+
+
+def _eligible(scenario: Scenario, samples: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Who may be asked, by ``local.short_clients``."""
+    policy, size = scenario.local.short_clients, scenario.local.batch_size
+    if policy == "skip":
+        eligible: NDArray[np.bool_] = samples >= size
+        if not eligible.any():
+            raise ScenarioError(
+                f"local.short_clients: skip leaves no client: none has {size} samples, a whole "
+                "batch; use a smaller batch_size, or train or pad"
+            )
+        return eligible
+    if policy == "pad" and not samples.all():
+        empty = int(np.flatnonzero(samples == 0)[0])
+        raise ScenarioError(
+            f"local.short_clients: pad cannot pad client {empty}, which holds no sample; use "
+            "train or skip, or a partition with min_samples of 1 or more"
+        )
+    return np.ones(len(samples), dtype=np.bool_)
+
+
 def device_table(scenario: Scenario, draws: Draws) -> DeviceTable | None:
     """Speed and bandwidth of each client's device; None for scripted devices."""
     section = scenario.system.devices
@@ -118,15 +174,18 @@ def build_devices(scenario: Scenario, table: DeviceTable | None, draws: Draws) -
     return Devices(speed, None if silent else ppf(section.noise), scenario.seed)
 
 
-def build_availability(scenario: Scenario, draws: Draws) -> Availability:
-    """When each client is online."""
+def build_availability(scenario: Scenario, draws: Draws, notes: list[str]) -> Availability:
+    """When each client is online; what had to be mended in a trace is added to ``notes``."""
     section, clients = scenario.system.availability, scenario.task.clients
     everyone = np.arange(clients, dtype=np.int64)
     match section:
         case schema.Always():
             return AlwaysOnline(clients)
         case schema.FedScaleAvailability():
-            sessions = read_sessions(section.path, section.period).sessions
+            trace = read_sessions(section.path, section.period)
+            sessions = trace.sessions
+            if trace.report.changed:
+                notes.append(f"{section.path.name}: mended {_mended(trace.report)}")
             rows = assign_rows(
                 section.assign,
                 draws("availability assignment", 0),
@@ -149,6 +208,11 @@ def build_availability(scenario: Scenario, draws: Draws) -> Availability:
         case schema.ScriptedAvailability():
             sessions = Sessions.from_rows(section.sessions, section.period)
     return TraceAvailability(sessions, everyone, section.at_end)
+
+
+def _mended(report: RepairReport) -> str:
+    counts = dataclasses.asdict(report)
+    return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count)
 
 
 def build_network(

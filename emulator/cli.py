@@ -68,11 +68,7 @@ def run(
     path = scenario
     if scenario.is_dir():
         path, out = scenario / "resolved.yaml", out or scenario
-        if not path.exists():
-            raise ScenarioError(
-                f"{scenario} is a directory without resolved.yaml, so not a run directory; name a "
-                "scenario file"
-            )
+        timing_only = timing_only or _was_timing_only(scenario)
     given = list(overrides or [])
     if device is not None:
         given.append(f"execution.device={device}")
@@ -88,8 +84,23 @@ def run(
             err=True,
         )
         raise typer.Exit(130) from None
+    for note in manifest["notes"]:
+        typer.echo(f"note: {note}", err=True)
     if not quiet:
         _show(out, manifest)
+
+
+def _was_timing_only(directory: Path) -> bool:
+    """Whether the run in a directory, which must hold one, only keeps the time."""
+    import json
+
+    try:
+        return bool(json.loads((directory / "manifest.json").read_text())["timing_only"])
+    except (OSError, ValueError, KeyError):
+        raise ScenarioError(
+            f"{directory} is a directory without a run's manifest; name a scenario file or a run "
+            "directory"
+        ) from None
 
 
 def _show(out: Path, manifest: dict[str, Any]) -> None:

@@ -111,6 +111,7 @@ class Server:
         self._waiting: Timer | None = None
         self._unsurfaced: list[tuple[str, list[tuple[int, int, float]]]] = []
         self._evaluated_version: int | None = None
+        self._evaluation_due = False
         self._above_target = 0
         self._failure_key = purpose_key(policy.root_seed, "task failure")
         self._failure_point_key = purpose_key(policy.root_seed, "task failure point")
@@ -132,10 +133,15 @@ class Server:
         self.recorder.event(self.clock.now, event, "server", **fields)
 
     def select(self, n: int) -> list[int]:
-        """Up to ``n`` clients (all there are, with selection ``all``) that may be asked now."""
-        chosen = list(self._selector.select(n, self._turn, self.population))
-        if chosen:
-            self._turn += 1
+        """Up to ``n`` clients (all there are, with selection ``all``) that may be asked now.
+
+        Where tasks may queue at a client, each of the ``n`` is drawn for itself.
+        """
+        chosen: list[int] = []
+        for size in [1] * n if self.population.queueing else [n]:
+            found = self._selector.select(size, self._turn, self.population)
+            self._turn += bool(found)
+            chosen.extend(found)
         return chosen
 
     def somebody_comes(self) -> Event:
@@ -245,6 +251,8 @@ class Server:
             discounts.append(self.pacing.discount(p.staleness))
         by_samples = self._policy.weights == "samples"
         weights = [float(p.samples) if by_samples else 1.0 for p in ordered]
+        if not any(weights):
+            self.log("no_samples", version=self.version, tasks=[p.task for p in ordered])
         updates = [p.payload.update for p in ordered]
         self.state = self.learner.aggregate(self.state, updates, weights, discounts)
         self.version += 1
@@ -258,7 +266,8 @@ class Server:
         self.recorder.version(self.clock.now, self.version, ordered, since_s, self.state.id)
         policy = self._policy
         every = policy.evaluate_every_versions
-        if every is not None and self.version % every == 0:
+        if every is not None and self.version % every == 0 and not self._evaluation_due:
+            self._evaluation_due = True
             self.clock.at(self.clock.now, Rank.EVALUATION, action=self.evaluate)
         if policy.stop_versions is not None and self.version >= policy.stop_versions:
             self.stopped = "versions"
@@ -274,6 +283,7 @@ class Server:
     def evaluate(self) -> None:
         """Measure the newest version now; stop when a target has been held long enough."""
         now, policy = self.clock.now, self._policy
+        self._evaluation_due = False
         if self.stopped == "target" or (self._evaluated_version == self.version and self.stopped):
             return
         self._evaluated_version = self.version

@@ -285,12 +285,16 @@ class Learner:
 
     # --- checkpoints ----------------------------------------------------------------------
 
-    def checkpoint(self, *, force: bool = False) -> None:
-        """Write a checkpoint if one is due: all that the simulation still holds."""
+    def checkpoint(self, *, force: bool = False, sequence: int | None = None) -> None:
+        """Write a checkpoint if one is due: all that the simulation still holds.
+
+        It stands for event ``sequence`` of the log, the last one unless said otherwise.
+        """
         if self._learning is None:
             return
         memo = self._learning.memo
-        if self._position() < memo.sequence or not (force or memo.due()):
+        sequence = self._position() if sequence is None else sequence
+        if sequence < memo.sequence or not (force or memo.due()):
             return
         live: dict[str, Tensors] = {}
         stored: list[str] = []
@@ -303,11 +307,6 @@ class Learner:
             else:
                 stored.append(handle.id)
         keep = {h.id: h.tensors for h in self._keep.values() if h.tensors is not None}
-        memo.checkpoint(live, stored, pending, self._position(), keep)
+        memo.checkpoint(live, stored, pending, sequence, keep)
         for handle_id in keep:
             del self._keep[handle_id]
-
-    def close(self) -> None:
-        if self._learning is not None:
-            self._learning.executor.close()
-            self._learning.memo.close()

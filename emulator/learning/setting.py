@@ -177,7 +177,7 @@ def executor(kind: str, bench: Workbench, workers: int) -> Executor:
     return Processes(bench, workers) if kind == "processes" else Inline(bench)
 
 
-def fingerprint(scenario: Scenario, executor_kind: str) -> dict[str, str]:
+def fingerprint(scenario: Scenario) -> dict[str, str]:
     """What may change a bit of a result beside the scenario: sources, libraries, processor."""
     model = scenario.task.model
     sources = sorted((Path(emulator.__file__).parent / "learning").rglob("*.py"))
@@ -188,7 +188,7 @@ def fingerprint(scenario: Scenario, executor_kind: str) -> dict[str, str]:
         "numpy": np.__version__,
         "scipy": scipy.__version__,
         "scikit-learn": sklearn.__version__,
-        "executor": executor_kind,
+        "executor": scenario.execution.executor,
         "dtype": "float32",
         "machine": platform.machine(),
     }

@@ -65,6 +65,7 @@ class AppendedFile:
             expected = found[:-1].decode(errors="replace")
             if expected != text:
                 number = self.lines - len(self._buffer) + index + 1
+                self._buffer.clear()
                 raise RunError(
                     f"{self.path}:{number}: replaying the run gives another line than the file "
                     f"holds.\n  on disk:  {expected}\n  replayed: {text}\n"

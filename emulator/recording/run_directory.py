@@ -55,6 +55,11 @@ class RunDirectory:
         ):
             file.line(",".join(columns))
 
+    def cut(self, sizes_bytes: dict[str, int] | None) -> None:
+        """Shorten tables that are there to the given sizes: a finished run is to be extended."""
+        for name, size in (sizes_bytes or {}).items():
+            os.truncate(self.path / name, size)
+
     @property
     def tables(self) -> tuple[AppendedFile, ...]:
         """All files that grow line by line."""

@@ -59,14 +59,14 @@ class Population:
         self._all_eligible = bool(eligible.all())
         self._busy = busy
         self._busy_clients = busy_clients
-        self._queueing = queueing
-        self._next_starts: list[tuple[float, int]] | None = None
+        self.queueing = queueing
+        self._next_starts: list[tuple[float, int, bool]] | None = None
 
     def available(self, client: int) -> bool:
         """Whether the client may be asked now."""
         if not self._all_eligible and not self._eligible[client]:
             return False
-        if not self._queueing and self._busy(client):
+        if not self.queueing and self._busy(client):
             return False
         now = self._clock.now
         return self.availability.online_until(client, now) > now
@@ -77,35 +77,42 @@ class Population:
         mask = self.availability.online_mask(now) & self._eligible
         # Sessions are closed: one that ends now is online now, and offline the next instant.
         mask &= self.availability.online_mask(math.nextafter(now, math.inf))
-        if not self._queueing:
+        if not self.queueing:
             mask[self._busy_clients()] = False
         return np.flatnonzero(mask)
 
     def at_next_check_in(self, action: Callable[[], None]) -> Timer | None:
         """Call ``action`` when the next session of any eligible client starts, None if never.
 
-        One heap over the next start of each client; it is built when somebody first waits.
+        One heap with an entry a client; it is built when somebody first waits. An entry is the
+        start of a session, or the end of the one that the client was in, after which its next
+        start is looked up.
         """
         now = self._clock.now
         heap = self._next_starts
         if heap is None:
-            starts = self.availability.next_online_many(math.nextafter(now, math.inf))
-            clients = np.flatnonzero(np.isfinite(starts) & self._eligible)
-            heap = list(zip(starts[clients].tolist(), clients.tolist(), strict=True))
-            heapify(heap)
-            self._next_starts = heap
-        while heap and heap[0][0] <= now:
-            _, client = heappop(heap)
-            start_s = self._next_start(client, now)
-            if start_s < math.inf:
-                heappush(heap, (start_s, client))
+            heap = self._next_starts = self._entries(now)
+        while heap and (heap[0][0] <= now or not heap[0][2]):
+            _, client, _ = heappop(heap)
+            until_s = self.availability.online_until(client, now)
+            if until_s < math.inf:
+                later_s = math.nextafter(max(until_s, now), math.inf)
+                start_s = self.availability.next_online(client, later_s)
+                if start_s < math.inf:
+                    heappush(heap, (start_s, client, True))
         if not heap:
             return None
         return self._clock.at(heap[0][0], Rank.CHECK_IN, heap[0][1], action)
 
-    def _next_start(self, client: int, now: float) -> float:
-        """The start of the first session after the one that contains now."""
-        until_s = self.availability.online_until(client, now)
-        if until_s == math.inf:
-            return math.inf
-        return self.availability.next_online(client, math.nextafter(max(until_s, now), math.inf))
+    def _entries(self, now: float) -> list[tuple[float, int, bool]]:
+        starts = self.availability.next_online_many(now)
+        clients = np.flatnonzero(np.isfinite(starts) & self._eligible).tolist()
+        entries = []
+        for client in clients:
+            start_s, begins = float(starts[client]), True
+            if start_s <= now:
+                start_s, begins = self.availability.online_until(client, now), False
+            if start_s < math.inf:
+                entries.append((start_s, client, begins))
+        heapify(entries)
+        return entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from emulator.scenario.schema.base import (
     NO_NOISE,
@@ -107,6 +107,27 @@ class ScriptedAvailability(Section):
     ]
     period: PositiveSeconds
     at_end: AtEnd
+
+    @model_validator(mode="after")
+    def _sessions_make_sense(self) -> ScriptedAvailability:
+        """Each session has a length, comes after the one before, and ends within the period."""
+        wrong = []
+        for client, sessions in enumerate(self.sessions):
+            before_s = -1.0
+            for number, (start_s, end_s) in enumerate(sessions):
+                where = (
+                    f"sessions.{client}.{number}: client {client}'s session [{start_s}, {end_s}]"
+                )
+                if not start_s < end_s:
+                    wrong.append(f"{where} must start before it ends")
+                elif not start_s > before_s:
+                    wrong.append(f"{where} must start after the one before ends, at {before_s} s")
+                elif end_s > self.period:
+                    wrong.append(f"{where} must end within the period of {self.period} s")
+                before_s = max(before_s, end_s)
+        if wrong:
+            raise ValueError("\n".join(wrong))
+        return self
 
 
 FromDevices = Literal["devices"]
