@@ -76,7 +76,8 @@ class Ledger:
             sent = sum(network.delivered_bytes(direction) for direction in ("down", "up"))
             known = self.received_bytes + self.lost_bytes
             known += sum(p.bytes_down + p.bytes_up for p in still)
-            if not math.isclose(sent, known, rel_tol=1e-7, abs_tol=1.0):
+            rounding = 1.0 + 2.0 * network.rounding_bytes()
+            if not math.isclose(sent, known, rel_tol=1e-9, abs_tol=rounding):
                 raise InternalError(
                     f"t={now_s}: the network moved {sent} bytes, the records know of {known}"
                 )

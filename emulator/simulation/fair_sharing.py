@@ -57,14 +57,17 @@ class Sharing(Protocol):
 class Meter:
     """The integral over time of a rate that is constant between changes, in bytes."""
 
-    __slots__ = ("_bytes", "_rate_Bps", "_since_s")
+    __slots__ = ("_bytes", "_rate_Bps", "_since_s", "rounding_bytes")
 
     def __init__(self) -> None:
         self._bytes = self._rate_Bps = self._since_s = 0.0
+        self.rounding_bytes = 0.0
+        """By how much the instants' own rounding may have moved the integral so far."""
 
     def set_rate(self, now_s: float, rate_Bps: float) -> None:
         """From ``now_s`` on the rate is ``rate_Bps``."""
         self._bytes += self._rate_Bps * (now_s - self._since_s)
+        self.rounding_bytes += self._rate_Bps * math.ulp(now_s)
         self._since_s = now_s
         self._rate_Bps = rate_Bps
 

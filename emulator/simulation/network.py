@@ -281,6 +281,11 @@ class SharedNetwork:
         """What this direction has carried by now: the integral of its rate over time."""
         return self._sharing[direction].meter.carried_bytes(self._clock.now)
 
+    def rounding_bytes(self) -> float:
+        """By how much :meth:`delivered_bytes` of both directions may be off: instants are floats,
+        and a fast link moves bytes within the spacing of two of them."""
+        return sum(sharing.meter.rounding_bytes for sharing in self._sharing.values())
+
     def _latency_s(self, client: int, direction: Direction) -> float:
         return self._access.latency_of_s(client)
 

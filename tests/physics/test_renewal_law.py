@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from emulator.assembly import Draws, build_availability
+from emulator.assembly import build_world
 from emulator.scenario import load_scenario
 
 SEEDS = [1, 2]
@@ -126,7 +126,7 @@ def test_population_at_instants(tmp_path: Path, law: str, seed: int) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(json.dumps(renewal(law, seed, clients, [1.0] * clients, end_s)))
     loaded, _ = load_scenario(path)
-    availability = build_availability(loaded, Draws(loaded.seed, clients))
+    availability = build_world(loaded, np.full(clients, 10, dtype=np.int64)).availability
 
     def residual_s(t_s: float, online: NDArray[np.bool_]) -> list[float]:
         clients_online = np.flatnonzero(online).tolist()

@@ -104,7 +104,7 @@ class Life:
         return self.learner.host.count
 
     def close(self) -> None:
-        self.learner.close()
+        self.memo.close()
 
 
 @pytest.fixture

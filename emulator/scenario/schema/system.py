@@ -115,15 +115,16 @@ class ScriptedAvailability(Section):
         for client, sessions in enumerate(self.sessions):
             before_s = -1.0
             for number, (start_s, end_s) in enumerate(sessions):
-                where = (
-                    f"sessions.{client}.{number}: client {client}'s session [{start_s}, {end_s}]"
-                )
+                where = f"sessions.{client}.{number}: [{start_s}, {end_s}] of client {client}"
                 if not start_s < end_s:
-                    wrong.append(f"{where} must start before it ends")
+                    wrong.append(f"{where} ends before its start, or at it")
                 elif not start_s > before_s:
-                    wrong.append(f"{where} must start after the one before ends, at {before_s} s")
+                    wrong.append(
+                        f"{where} starts before the one before it has ended, at {before_s} s; sort "
+                        "the sessions and merge those that overlap or touch"
+                    )
                 elif end_s > self.period:
-                    wrong.append(f"{where} must end within the period of {self.period} s")
+                    wrong.append(f"{where} ends beyond the trace length, period: {self.period} s")
                 before_s = max(before_s, end_s)
         if wrong:
             raise ValueError("\n".join(wrong))
