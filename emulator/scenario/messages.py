@@ -332,7 +332,8 @@ def _own(line: str, site: _Site, source: Source) -> _Fault:
     node = source.find(site.path)
     if node is not None and isinstance(node.content, Mapping):
         match = _LEADING_PATH.match(line)
-        named = tuple(match[0].split(".")) if match else ()
+        parts = match[0].split(".") if match else []
+        named = tuple(int(part) if part.isdigit() else part for part in parts)
         for path in ((*site.path, *named), named):
             if named and source.find(path) is not None:
                 # A path in full is not said twice.

@@ -314,7 +314,6 @@ def test_a_timing_only_learner_has_no_values() -> None:
     assert not of.learns
     assert of.evaluate(server) is None
     of.checkpoint(force=True)
-    of.close()
 
 
 def test_operations_run_on_one_thread(lives: Callable[..., Life]) -> None:
@@ -751,4 +750,3 @@ def test_another_run_reuses_what_a_memo_holds(lives: Callable[..., Life], tmp_pa
     # Where the runs part, only what is new is computed.
     other.evaluate(version(other, one, (4,), 1))
     assert other.host.count == {"train": 1, "aggregate": 1, "evaluate": 1}
-    other.close()

@@ -115,7 +115,8 @@ class ScriptedAvailability(Section):
         for client, sessions in enumerate(self.sessions):
             before_s = -1.0
             for number, (start_s, end_s) in enumerate(sessions):
-                where = f"sessions.{client}.{number}: [{start_s}, {end_s}] of client {client}"
+                at = f"system.availability.sessions.{client}.{number}"
+                where = f"{at}: [{start_s}, {end_s}] of client {client}"
                 if not start_s < end_s:
                     wrong.append(f"{where} ends before its start, or at it")
                 elif not start_s > before_s:
