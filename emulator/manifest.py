@@ -93,12 +93,17 @@ def same_run(path: Path, before: Manifest, now: Manifest) -> bool:
 
 
 def progress_of(
-    server: Server, learner: Learner, recorder: Recorder, started: float, simulating: float
-) -> Manifest:
-    """The part of the manifest that grows; ``started``, ``simulating``: host clock readings."""
+    server: Server, learner: Learner, recorder: Recorder, started: float, simulating: float,
+    simulated: float | None = None,
+) -> Manifest:  # fmt: skip
+    """The part of the manifest that grows.
+
+    Readings of the host's clock: ``started`` of the run, ``simulating`` and ``simulated`` of the
+    first and the last simulated event.
+    """
     host, now = learner.host, time.perf_counter()
     ran, aggregated = host.count.get("train", 0), recorder.aggregated
-    simulation_s = now - simulating
+    simulation_s = (simulated or now) - simulating
     return {
         "sim_time_s": server.clock.now,
         "versions": server.version,

@@ -49,11 +49,18 @@ def uniform(key: int, entity: int, n: int) -> float:
 
 def uniforms(key: int, entities: NDArray[np.int64], n: int) -> NDArray[np.float64]:
     """:func:`uniform` for many entities at once, equal to it bit for bit."""
-    with np.errstate(over="ignore"):
-        x = np.uint64(key) + (entities.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
-        x = _mix_array(x) + np.uint64(((n + 1) * _GOLDEN) & _MASK)
-        x = _mix_array(x)
+    x = bits_array(key, entities, np.int64(n))
     return ((x >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def bits_array(
+    key: int, entities: NDArray[np.int64], n: NDArray[np.int64] | np.int64
+) -> NDArray[np.uint64]:
+    """:func:`bits` for arrays of entities and draws, which are broadcast together."""
+    golden, one = np.uint64(_GOLDEN), np.uint64(1)
+    with np.errstate(over="ignore"):
+        x = _mix_array(np.uint64(key) + (entities.astype(np.uint64) + one) * golden)
+        return _mix_array(x + (np.asarray(n).astype(np.uint64) + one) * golden)
 
 
 def _mix_array(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

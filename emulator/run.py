@@ -124,6 +124,7 @@ class _Attempt:
     progress: Progress
     started: float
     simulating: float = field(default=0.0)
+    simulated: float | None = field(default=None)
     _manifest_written: float = field(default=0.0)
 
     def replay(self) -> Manifest:
@@ -151,7 +152,9 @@ class _Attempt:
         finally:
             directory.flush()
             manifest.update(
-                progress_of(server, learner, recorder, self.started, self.simulating),
+                progress_of(
+                    server, learner, recorder, self.started, self.simulating, self.simulated
+                ),
                 status=status,
             )
             directory.write_manifest(manifest)
@@ -180,17 +183,17 @@ class _Attempt:
 
     def _simulate(self, server: Server) -> None:
         limit_s = self.scenario.stop.sim_time
-        steps, shown = 0, time.monotonic()
+        shown = time.monotonic()
 
-        def stopped() -> bool:
-            nonlocal steps, shown
-            steps += 1
-            if steps & 1023 == 0 and time.monotonic() - shown > 0.25:
+        def watch() -> None:
+            nonlocal shown
+            if time.monotonic() - shown > 0.25:
                 shown = time.monotonic()
                 self.progress(server, None)
-            return server.stopped is not None
 
-        if not server.clock.run_until(limit_s, stopped):
+        alive = server.clock.run_until(limit_s, watch)
+        self.simulated = time.perf_counter()
+        if not alive:
             raise RunError(
                 f"nothing is left to happen at simulated time {server.clock.now!r} s, and no stop "
                 f"condition is met (stop.sim_time is {limit_s!r} s): the server is at version "
@@ -226,12 +229,12 @@ class _Attempt:
             Star(queueing=queueing), learner, recorder, on_evaluation,
         )  # fmt: skip
         participations = Participations(
-            clock, world.availability, network, system.on_offline, server.begun, server.ended,
-            server.lost,
+            clock, world.availability, network, system.on_offline, server.ledger.begun,
+            server.ended, server.lost,
         )  # fmt: skip
         population = Population(
-            clock, world.availability, setting.samples, world.eligible, participations.busy,
-            participations.busy_clients, queueing=queueing,
+            clock, world.availability, setting.samples, world.eligible,
+            participations.at_work, queueing=queueing,
         )  # fmt: skip
         pacing = assembly.PACINGS[federation.pacing.kind](server, federation.pacing)
         server.start(pacing, population, participations)

@@ -24,7 +24,7 @@ from emulator.simulation.clock import Clock, Rank, Timer
 from emulator.simulation.conservation import Ledger
 from emulator.simulation.devices import Devices, Work
 from emulator.simulation.network import Network
-from emulator.simulation.participations import Outcome, Participation, Participations
+from emulator.simulation.participations import Outcome, Participation, Participations, Terms
 from emulator.simulation.population import Population
 
 Callback = Callable[[Participation], None]
@@ -34,23 +34,14 @@ class Pacing(Protocol):
     """What the server asks its pacing."""
 
     waits_for: Any
+    discount: Callable[[int], float]
+    """s(τ)."""
 
     def start(self) -> None:
         """Begin at simulated time 0."""
 
-    def discount(self, staleness: int) -> float:
-        """s(τ)."""
-
     def leftovers(self) -> list[Participation]:
         """Uploads that no version has taken yet when the run ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """The handles of one training: the update, and the client's state after it."""
-
-    update: Handle
-    state: Handle | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +59,11 @@ class Policy:
     target_sustain: int
     evaluate_every_versions: int | None
     evaluate_every_s: float | None
+
+
+def _client_then_task(p: Participation) -> tuple[int, int]:
+    """The canonical order of contributions: client, then the client's own repetition."""
+    return p.client, p.task
 
 
 class Server:
@@ -93,6 +89,7 @@ class Server:
         self.clock = clock
         self.version = 0
         self.stopped: str | None = None
+        """Why the run is over, once it is."""
         self.ledger = Ledger()
         self.population: Population
         self._policy = policy
@@ -113,6 +110,7 @@ class Server:
         self._evaluated_version: int | None = None
         self._evaluation_due = False
         self._above_target = 0
+        self._task_failure = policy.task_failure
         self._failure_key = purpose_key(policy.root_seed, "task failure")
         self._failure_point_key = purpose_key(policy.root_seed, "task failure point")
         self.state = learner.initial()
@@ -155,39 +153,33 @@ class Server:
         self.population.at_next_check_in(come)
         return waiting
 
-    def dispatch(self, client: int, on_upload: Callback, on_loss: Callback) -> Participation:
+    def terms(self, on_upload: Callback, on_loss: Callback) -> Terms:
+        """What the tasks of a pacing have in common."""
+        return Terms(self._sizes.down_bytes, self._sizes.up_bytes, on_upload, on_loss)
+
+    def dispatch(self, client: int, terms: Terms) -> Participation:
         """Send the newest version to ``client``; it starts now, or when its device is free."""
-        policy, sizes = self._policy, self._sizes
         number = self._task_counts.get(client, 0)
         self._task_counts[client] = number + 1
-        update, state = self.learner.train(
-            self.state, self._states.get(client), client, self._star.visit(client, self.version)
-        )
+        version = self.version
+        visit = self._star.visit(client, version)
+        update, state = self.learner.train(self.state, self._states.get(client), client, visit)
+        training_s = self._devices.training_s(client, self._work(client), number)
         p = Participation(
-            self.ledger.dispatched,
-            client,
-            self.version,
-            self.population.samples[client],
-            self._devices.training_s(client, self._work(client), number),
-            sizes.down_bytes,
-            sizes.up_bytes,
-            on_upload,
-            on_loss,
-            Task(update, state),
-            self.clock.now,
-        )
-        if policy.task_failure and (
-            uniform(self._failure_key, client, number) < policy.task_failure
-        ):
-            p.fails_at = uniform(self._failure_point_key, client, number)
+            self.ledger.dispatched, client, version, self.population.samples[client], training_s,
+            terms, update, state, self.clock.now,
+        )  # fmt: skip
+        if self._task_failure:
+            self._maybe_fail(p, number)
         self.ledger.dispatched += 1
         self.recorder.dispatch(p, update.id)
         self.participations.start(p)
         return p
 
-    def begun(self, p: Participation) -> None:
-        """The client starts to work."""
-        self.ledger.begun(self.clock.now)
+    def _maybe_fail(self, p: Participation, number: int) -> None:
+        """Lost at a random point of its training: the device crashed, was reclaimed, gave up."""
+        if uniform(self._failure_key, p.client, number) < self._task_failure:
+            p.fails_at = uniform(self._failure_point_key, p.client, number)
 
     def ended(self, p: Participation) -> None:
         """The client is free again: uploaded, lost, or cancelled."""
@@ -204,21 +196,21 @@ class Server:
         """A client is lost; the pacing hears of it when the server would notice."""
         policy = self._policy
         if policy.drop_notice == "at_once":
-            p.on_loss(p)
+            p.terms.on_loss(p)
         elif policy.drop_notice == "timeout":
             assert policy.drop_timeout_s is not None
             self.clock.at(
                 self.clock.now + policy.drop_timeout_s,
                 Rank.DEADLINE,
                 p.client,
-                lambda: p.on_loss(p),
+                lambda: p.terms.on_loss(p),
             )
 
     def accept(self, p: Participation) -> None:
         """The upload counts: the client's own state advances."""
         p.outcome = Outcome.REPORTED
-        if p.payload.state is not None:
-            self._states[p.client] = p.payload.state
+        if p.state is not None:
+            self._states[p.client] = p.state
 
     def dismiss(self, p: Participation, outcome: Outcome) -> None:
         """The upload came, and does not count."""
@@ -236,24 +228,25 @@ class Server:
             self.recorder.end(self.clock.now, p)
         self.ledger.closed(p)
         self.recorder.update(p)
-        p.payload = None
+        p.update = p.state = None
+        p.closed = True
 
     # --- versions -----------------------------------------------------------------------------
 
     def merge(self, taken: list[Participation], since_s: float) -> None:
         """Make the next version of accepted uploads."""
-        ordered = sorted(taken, key=lambda p: (p.client, p.task))
-        discounts = []
+        ordered = sorted(taken, key=_client_then_task)
+        discounts, discount = [], self.pacing.discount
         for p in ordered:
             p.staleness = self.version - p.version
             if p.staleness < 0:
                 raise InternalError(f"task {p.task} of client {p.client} has negative staleness")
-            discounts.append(self.pacing.discount(p.staleness))
+            discounts.append(discount(p.staleness))
         by_samples = self._policy.weights == "samples"
         weights = [float(p.samples) if by_samples else 1.0 for p in ordered]
         if not any(weights):
             self.log("no_samples", version=self.version, tasks=[p.task for p in ordered])
-        updates = [p.payload.update for p in ordered]
+        updates = [p.update for p in ordered]
         self.state = self.learner.aggregate(self.state, updates, weights, discounts)
         self.version += 1
         if self.learner.learns:
@@ -270,7 +263,12 @@ class Server:
             self._evaluation_due = True
             self.clock.at(self.clock.now, Rank.EVALUATION, action=self.evaluate)
         if policy.stop_versions is not None and self.version >= policy.stop_versions:
-            self.stopped = "versions"
+            self.stop("versions")
+
+    def stop(self, reason: str) -> None:
+        """End the run before the next event."""
+        self.stopped = reason
+        self.clock.halted = True
 
     def _evaluate_at(self, turn: int) -> None:
         self.evaluate()
@@ -298,7 +296,7 @@ class Server:
         if policy.target_value is not None and accuracy is not None:
             self._above_target = self._above_target + 1 if accuracy >= policy.target_value else 0
             if self._above_target >= policy.target_sustain:
-                self.stopped = "target"
+                self.stop("target")
         self.check()
         self._on_evaluation(self, accuracy)
 
@@ -334,7 +332,7 @@ class Server:
         self.ledger.check(self.clock.now, self._network, [*running, *self._received()])
 
     def _received(self) -> list[Participation]:
-        return [p for p in self.pacing.leftovers() if p.payload is not None]
+        return [p for p in self.pacing.leftovers() if not p.closed]
 
     def finish(self) -> None:
         """Close the books at the present instant: the last model is always evaluated."""

@@ -12,30 +12,32 @@ from pathlib import Path
 
 from emulator.errors import RunError
 
-_BUFFERED_LINES = 8192
-
 
 class AppendedFile:
     """Write with :meth:`line`; nothing is on disk for sure before :meth:`flush`."""
 
     def __init__(self, path: Path, *, hashed: bool = False) -> None:
         self.path = path
-        self.lines = 0
-        self._buffer: list[str] = []
+        self.buffer: list[str] = []
+        """Lines that wait for :meth:`flush`; append to it, or call :meth:`line`."""
+        self._flushed_lines = 0
         self._sha256 = hashlib.sha256() if hashed else None
         existing = path.stat().st_size if path.exists() else 0
         self._file = open(path, "r+b" if existing else "w+b", buffering=1 << 20)  # noqa: SIM115
         self._replaying = existing > 0
 
+    @property
+    def lines(self) -> int:
+        """How many lines there are."""
+        return self._flushed_lines + len(self.buffer)
+
     def line(self, text: str) -> None:
         """Add one line (without its newline).
 
-        Raises :class:`RunError` when the file holds another line at this place.
+        A line that differs from the one that the file holds at this place is found by
+        :meth:`flush`, which raises :class:`RunError`.
         """
-        self.lines += 1
-        self._buffer.append(text)
-        if len(self._buffer) >= _BUFFERED_LINES:
-            self.flush()
+        self.buffer.append(text)
 
     @property
     def replaying(self) -> bool:
@@ -44,17 +46,18 @@ class AppendedFile:
 
     def flush(self) -> None:
         """Hand all lines so far to the operating system."""
-        if self._buffer:
+        if self.buffer:
             start = self._compare() if self._replaying else 0
-            if start < len(self._buffer):
-                data = ("\n".join(self._buffer[start:]) + "\n").encode()
+            if start < len(self.buffer):
+                data = ("\n".join(self.buffer[start:]) + "\n").encode()
                 self._write(data)
-            self._buffer.clear()
+            self._flushed_lines += len(self.buffer)
+            self.buffer.clear()
         self._file.flush()
 
     def _compare(self) -> int:
         """Compare buffered lines with the file; the index of the first that goes beyond it."""
-        for index, text in enumerate(self._buffer):
+        for index, text in enumerate(self.buffer):
             position = self._file.tell()
             found = self._file.readline()
             if not found.endswith(b"\n"):
@@ -64,8 +67,8 @@ class AppendedFile:
                 return index
             expected = found[:-1].decode(errors="replace")
             if expected != text:
-                number = self.lines - len(self._buffer) + index + 1
-                self._buffer.clear()
+                number = self._flushed_lines + index + 1
+                self.buffer.clear()
                 raise RunError(
                     f"{self.path}:{number}: replaying the run gives another line than the file "
                     f"holds.\n  on disk:  {expected}\n  replayed: {text}\n"
@@ -74,7 +77,7 @@ class AppendedFile:
                 )
             if self._sha256 is not None:
                 self._sha256.update(found)
-        return len(self._buffer)
+        return len(self.buffer)
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)

@@ -15,14 +15,22 @@ from emulator.recording.appended_file import AppendedFile
 from emulator.recording.run_directory import RunDirectory
 from emulator.simulation.participations import Outcome, Participation
 
+_BUFFERED_LINES = 20_000
+
+
+def _cell(time_s: float) -> str:
+    """A time, or nothing when it never came."""
+    return "" if math.isnan(time_s) else repr(time_s)
+
 
 class Recorder:
     """Writes to the open tables of a run directory."""
 
     def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
         self._events: AppendedFile = directory.events
-        self._versions, self._updates = directory.versions, directory.updates
-        self._metrics = directory.metrics
+        self._versions, self._metrics = directory.versions, directory.metrics
+        self._event_lines, self._update_lines = directory.events.buffer, directory.updates.buffer
         self.bytes_down = 0
         self.bytes_up = 0
         self._version_bytes = (0, 0)
@@ -35,46 +43,58 @@ class Recorder:
         self._events.line(json.dumps(record, separators=(",", ":")))
 
     def dispatch(self, p: Participation, update_id: str) -> None:
-        self._events.line(
-            f'{{"t":{p.dispatched_s!r},"type":"dispatch","entity":"client/{p.client}",'
+        """A task begins, or joins the queue of its client."""
+        p.dispatched_text = text = repr(p.dispatched_s)
+        self._event_lines.append(
+            f'{{"t":{text},"type":"dispatch","entity":"client/{p.client}",'
             f'"task":{p.task},"version":{p.version},"update":"{update_id}"}}'
         )
 
     def upload(self, p: Participation) -> None:
-        self._events.line(
-            f'{{"t":{p.ended_s!r},"type":"upload","entity":"client/{p.client}","task":{p.task}}}'
+        """An upload is complete."""
+        p.ended_text = text = repr(p.ended_s)
+        self._event_lines.append(
+            f'{{"t":{text},"type":"upload","entity":"client/{p.client}","task":{p.task}}}'
         )
 
     def end(self, t_s: float, p: Participation) -> None:
         """A participation ends in something else than a report."""
-        self._events.line(
+        self._event_lines.append(
             f'{{"t":{t_s!r},"type":"end","entity":"client/{p.client}","task":{p.task},'
             f'"outcome":"{p.outcome}"}}'
         )
 
     def update(self, p: Participation) -> None:
         """A participation's final record."""
-        down, up = round(p.bytes_down), round(p.bytes_up)
+        busy_s, reported = p.busy_s, p.outcome is Outcome.REPORTED
+        if reported:
+            down, up = p.terms.down_bytes, p.terms.up_bytes
+        else:
+            down, up = round(p.bytes_down), round(p.bytes_up)
         self.bytes_down += down
         self.bytes_up += up
-        reported = p.outcome is Outcome.REPORTED
-        wasted_s = 0.0 if reported or p.outcome is Outcome.IN_FLIGHT else p.busy_s
-        downloaded, trained, uploaded = p.downloaded_s, p.trained_s, p.uploaded_s
-        self._updates.line(
-            f"{p.client},,{p.version},{p.dispatched_s!r},"
-            f"{downloaded if downloaded == downloaded else ''},"
-            f"{trained if trained == trained else ''},"
-            f"{uploaded if uploaded == uploaded else ''},"
-            f"{p.outcome},{'' if p.staleness is None else p.staleness},{p.samples},"
-            f"{down},{up},{wasted_s!r}"
-        )
         tally = self.by_client.get(p.client)
         if tally is None:
             tally = self.by_client[p.client] = [0, 0, 0.0, 0]
         tally[0] += 1
-        tally[1] += reported
-        tally[2] += p.busy_s
+        tally[2] += busy_s
         tally[3] += down + up
+        if reported:
+            tally[1] += 1
+            self._update_lines.append(
+                f"{p.client},,{p.version},{p.dispatched_text},{p.downloaded_s!r},{p.trained_s!r},"
+                f"{p.ended_text},reported,{p.staleness},{p.samples},{down},{up},0.0"
+            )
+        else:
+            wasted_s = 0.0 if p.outcome is Outcome.IN_FLIGHT else busy_s
+            self._update_lines.append(
+                f"{p.client},,{p.version},{p.dispatched_s!r},{_cell(p.downloaded_s)},"
+                f"{_cell(p.trained_s)},{_cell(p.uploaded_s)},{p.outcome},"
+                f"{'' if p.staleness is None else p.staleness},{p.samples},{down},{up},"
+                f"{wasted_s!r}"
+            )
+        if len(self._event_lines) > _BUFFERED_LINES:
+            self._directory.flush()
 
     def version(
         self,

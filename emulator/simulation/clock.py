@@ -16,6 +16,7 @@ clock.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Generator
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
@@ -50,20 +51,18 @@ class Timer(Event):
     later with :meth:`Clock.set`.
     """
 
-    __slots__ = ("action", "cancelled", "entity", "rank")
+    _ok = True
+    _defused = False
+    cancelled = False
 
     def __init__(
         self, clock: Clock, rank: Rank, entity: int, action: Callable[[], None] | None
     ) -> None:
         self.env = clock
-        self.callbacks = [_fire] if action is not None else []
-        self._value = PENDING
-        self._ok = True
-        self._defused = False
-        self.action = action
+        self.callbacks = [] if action is None else [_fire]
         self.rank = rank
         self.entity = entity
-        self.cancelled = False
+        self.action = action
 
 
 def _fire(event: Event) -> None:
@@ -76,6 +75,13 @@ class Clock(simpy.Environment):
     def __init__(self) -> None:
         super().__init__(initial_time=0.0)
         self._cancelled_count = 0
+        self.halted = False
+        """Set it to end :meth:`run_until` before the next event."""
+        self.batching = False
+        """Set while one event stands for several things of one instant; see :meth:`soon`."""
+
+    # SimPy's own property, read through C: it is read a dozen times a task.
+    now = property(operator.attrgetter("_now"))
 
     def idle_timer(
         self, rank: Rank, entity: int = 0, action: Callable[[], None] | None = None
@@ -110,7 +116,25 @@ class Clock(simpy.Environment):
         action: Callable[[], None] | None = None,
     ) -> Timer:
         """A timer set at ``time_s``; see :meth:`set`."""
-        return self.set(Timer(self, rank, entity, action), time_s)
+        timer = Timer(self, rank, entity, action)
+        if not self._now <= time_s < math.inf:
+            return self.set(timer, time_s)
+        timer._value = None
+        entry: Any = (time_s, (rank << _ENTITY_BITS) + entity, next(self._eid), timer)
+        heappush(self._queue, entry)
+        return timer
+
+    def soon(self, rank: Rank, entity: int, action: Callable[[], None]) -> Timer | None:
+        """``action()`` at this instant, in the order of ranks.
+
+        Where nothing else is due at this instant it runs now, and there is no timer. Call it last:
+        what the caller does afterwards would come too late.
+        """
+        queue = self._queue
+        if not (self.batching or self.halted) and (not queue or queue[0][0] > self._now):
+            action()
+            return None
+        return self.at(self._now, rank, entity, action)
 
     def cancel(self, timer: Timer) -> None:
         """Take a timer out of the schedule; no effect when it has fired or was never set."""
@@ -158,31 +182,42 @@ class Clock(simpy.Environment):
         self._drop_cancelled()
         return super().peek()
 
-    def run_until(self, time_s: float, stopped: Callable[[], bool]) -> bool:
+    def run_until(self, time_s: float, watch: Callable[[], None] | None = None) -> bool:
         """Process every event up to and including ``time_s``; then ``now`` is ``time_s``.
 
-        Ends at once when ``stopped()`` says so. Returns False when the schedule ran empty
-        before ``time_s`` and nobody had stopped the run.
+        Ends at once when :attr:`halted` is set. Returns False when the schedule ran empty before
+        ``time_s`` and nobody had halted it. ``watch()`` is called every thousand events or so.
         """
         queue = self._queue
         step = self.step
-        while not stopped():
-            self._drop_cancelled()
+        events = 0
+        while not self.halted:
             if not queue:
                 return False
-            if queue[0][0] > time_s:
+            first = queue[0]
+            timer = first[3]
+            lone = type(timer) is Timer and len(timer.callbacks) == 1
+            if lone and timer.cancelled:  # type: ignore[attr-defined]
+                heappop(queue)
+                self._cancelled_count -= 1
+                continue
+            if first[0] > time_s:
                 self._now = time_s
                 return True
-            timer = queue[0][3]
-            if type(timer) is not Timer or len(timer.callbacks) > 1:
-                step()
+            events += 1
+            if watch is not None and events & 1023 == 0:
+                watch()
+            if not lone:
+                self._drop_cancelled()
+                if queue and queue[0] is first:
+                    step()
                 continue
             # SimPy's step, short of what a lone timer does not need: it cannot fail.
-            self._now = heappop(queue)[0]
-            callbacks = timer.callbacks
+            heappop(queue)
+            self._now = first[0]
+            callback = timer.callbacks[0]
             timer.callbacks = None  # type: ignore[assignment]  # as SimPy marks what is processed
-            for callback in callbacks:
-                callback(timer)
+            callback(timer)
         return True
 
 

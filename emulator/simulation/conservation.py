@@ -33,12 +33,14 @@ class Ledger:
 
     def begun(self, now_s: float) -> None:
         """A client starts to work."""
-        self._advance(now_s)
+        self._at_work_integral_s += self._at_work * (now_s - self._since_s)
+        self._since_s = now_s
         self._at_work += 1
 
     def freed(self, p: Participation, now_s: float) -> None:
         """A client stops working."""
-        self._advance(now_s)
+        self._at_work_integral_s += self._at_work * (now_s - self._since_s)
+        self._since_s = now_s
         self._at_work -= 1
         self._elapsed_s += now_s - p.begun_s
 
@@ -46,19 +48,19 @@ class Ledger:
         """The outcome of a participation is final."""
         assert p.outcome is not None
         self.outcomes[p.outcome] += 1
-        for moved, size in ((p.bytes_down, p.size_down_bytes), (p.bytes_up, p.size_up_bytes)):
-            if moved == size:
-                self.received_bytes += moved
-            else:
-                self.lost_bytes += moved
+        down, up, terms = p.bytes_down, p.bytes_up, p.terms
+        if up == terms.up_bytes and down == terms.down_bytes:
+            self.received_bytes += down + up
+        else:
+            for moved, size in ((down, terms.down_bytes), (up, terms.up_bytes)):
+                if moved == size:
+                    self.received_bytes += moved
+                else:
+                    self.lost_bytes += moved
         if p.outcome is Outcome.REPORTED:
             self.useful_s += p.busy_s
         else:
             self.wasted_s += p.busy_s
-
-    def _advance(self, now_s: float) -> None:
-        self._at_work_integral_s += self._at_work * (now_s - self._since_s)
-        self._since_s = now_s
 
     def check(self, now_s: float, network: Network, open_records: Iterable[Participation]) -> None:
         """Raise :class:`InternalError` when a law is broken.
@@ -81,7 +83,8 @@ class Ledger:
                 raise InternalError(
                     f"t={now_s}: the network moved {sent} bytes, the records know of {known}"
                 )
-        self._advance(now_s)
+        self._at_work_integral_s += self._at_work * (now_s - self._since_s)
+        self._since_s = now_s
         elapsed_s = self._elapsed_s
         elapsed_s += sum(
             now_s - p.begun_s for p in still if not math.isnan(p.begun_s) and math.isnan(p.ended_s)

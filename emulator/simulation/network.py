@@ -336,11 +336,12 @@ class SharedNetwork:
             flow._phase = _Phase.ARRIVED
             flow._left_bytes = 0.0
         self._completing = True
+        self._clock.batching = len(batch) > 1
         for flow in batch:
             if flow._phase is _Phase.ARRIVED:
                 self._end(flow)
                 flow.done()
-        self._completing = False
+        self._completing = self._clock.batching = False
         for alarms in self._alarms.values():
             for alarm in alarms:
                 alarm.update()

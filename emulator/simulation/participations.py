@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -48,43 +48,72 @@ class Availability(Protocol):
         """Seconds online in [t0_s, t1_s]."""
 
 
-@dataclass(slots=True, eq=False)
-class Participation:
-    """What is known of one task. Times are simulated seconds, NaN when they never came."""
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the tasks of a round, or of a run, have in common: message sizes, and who hears of
+    the upload and of the loss."""
 
-    task: int
-    client: int
-    version: int
-    samples: int
-    training_s: float
-    size_down_bytes: int
-    size_up_bytes: int
+    down_bytes: int
+    up_bytes: int
     on_upload: Callable[[Participation], None]
     on_loss: Callable[[Participation], None]
-    payload: Any
-    dispatched_s: float
-    fails_at: float = 1.0
-    begun_s: float = NEVER
-    downloaded_s: float = NEVER
-    trained_s: float = NEVER
-    uploaded_s: float = NEVER
-    ended_s: float = NEVER
-    bytes_down: float = 0.0
-    bytes_up: float = 0.0
-    busy_s: float = 0.0
+
+
+class Participation:
+    """What is known of one task. Times are simulated seconds, NaN when they never came.
+
+    ``update`` and ``state`` are handles of the learning plane: the update, and the client's own
+    state after it. ``fails_at`` below 1 is the fraction of its training at which the task is lost.
+    """
+
+    # Class-level: a task sets only what happens to it. Tasks come by the million.
+    fails_at = 1.0
+    begun_s = NEVER
+    downloaded_s = NEVER
+    trained_s = NEVER
+    uploaded_s = NEVER
+    ended_s = NEVER
+    bytes_down: float = 0
+    bytes_up: float = 0
+    busy_s = 0.0
     outcome: Outcome | None = None
     staleness: int | None = None
-    timer: Timer | None = field(default=None, repr=False)
-    offline_timer: Timer | None = field(default=None, repr=False)
-    flow: Flow | None = field(default=None, repr=False)
+    closed = False
+    dispatched_text = ""
+    ended_text = ""
+    timer: Timer | None = None
+    offline_timer: Timer | None = None
+    flow: Flow | None = None
+
+    def __init__(
+        self,
+        task: int,
+        client: int,
+        version: int,
+        samples: int,
+        training_s: float,
+        terms: Terms,
+        update: Any,
+        state: Any,
+        dispatched_s: float,
+    ) -> None:
+        self.task = task
+        self.client = client
+        self.version = version
+        self.samples = samples
+        self.training_s = training_s
+        self.terms = terms
+        self.update = update
+        self.state = state
+        self.dispatched_s = dispatched_s
 
 
 class Participations:
     """Starts, interrupts and ends participations.
 
-    ``on_begin`` hears when a client starts to work, ``on_end`` of the physical end (upload
-    complete, dropped, cancelled), when the client is free again, and ``on_loss`` of a loss after
-    that.
+    ``on_begin`` hears of the instant at which a client starts to work, ``on_end`` of the physical
+    end (upload complete, dropped, cancelled), when the client is free again, and ``on_loss`` of a
+    loss after that.
     """
 
     def __init__(
@@ -93,7 +122,7 @@ class Participations:
         availability: Availability,
         network: Network,
         on_offline: str,
-        on_begin: Callable[[Participation], None],
+        on_begin: Callable[[float], None],
         on_end: Callable[[Participation], None],
         on_loss: Callable[[Participation], None],
     ) -> None:
@@ -106,31 +135,24 @@ class Participations:
         self._on_begin = on_begin
         self._on_end = on_end
         self._on_loss = on_loss
-        self._at_work: dict[int, Participation] = {}
+        self.at_work: dict[int, Participation] = {}
+        """The task of each client that has one."""
         self._queues: dict[int, deque[Participation]] = {}
-
-    def busy(self, client: int) -> bool:
-        """Whether the client has a task."""
-        return client in self._at_work
-
-    def busy_clients(self) -> list[int]:
-        """All clients that have a task."""
-        return list(self._at_work)
 
     def running(self) -> list[Participation]:
         """All that have not ended, in order of dispatch."""
         queued = (p for queue in self._queues.values() for p in queue)
-        return sorted((*self._at_work.values(), *queued), key=lambda p: p.task)
+        return sorted((*self.at_work.values(), *queued), key=lambda p: p.task)
 
     def start(self, participation: Participation) -> None:
         """Begin now, or when the client has done what it was asked before."""
         client = participation.client
-        if client in self._at_work:
+        if client in self.at_work:
             self._queues.setdefault(client, deque()).append(participation)
             return
-        self._at_work[client] = participation
+        self.at_work[client] = participation
         participation.begun_s = self._clock.now
-        self._on_begin(participation)
+        self._on_begin(participation.begun_s)
         if self._shared is not None:
             self._start_shared(participation)
         else:
@@ -139,7 +161,8 @@ class Participations:
     def cancel(self, participation: Participation, outcome: Outcome) -> None:
         """The server gives up on it now; the client is free again."""
         self._settle(participation, self._clock.now)
-        self._end(participation, outcome)
+        participation.outcome = outcome
+        self._free(participation)
 
     def account(self, participation: Participation) -> None:
         """Bring the bytes and busy seconds of a running participation up to now."""
@@ -149,42 +172,43 @@ class Participations:
     # --- unshared links: closed form ---------------------------------------------------------
 
     def _start_unshared(self, p: Participation) -> None:
-        network, now = self._unshared, self._clock.now
+        network, now, client, terms = self._unshared, p.begun_s, p.client, p.terms
         assert network is not None
-        down_s = network.duration_s(p.client, "down", p.size_down_bytes)
-        up_s = network.duration_s(p.client, "up", p.size_up_bytes)
-        failed = p.fails_at < 1.0
-        total_s = down_s + p.training_s + up_s
-        if not total_s > 0:
+        down_s = network.duration_s(client, "down", terms.down_bytes)
+        up_s = network.duration_s(client, "up", terms.up_bytes)
+        if not down_s + p.training_s + up_s > 0:
             raise RunError(
-                f"a task of client {p.client} would take {total_s!r} s at simulated time {now!r} s;"
-                " every task must take time: give the client samples, a device time or a link"
+                f"a task of client {client} would take no time at simulated time {now!r} s; "
+                "every task must take time: give the client samples, a device time or a link"
             )
-        p.downloaded_s = self._elapse(p.client, now, down_s)
-        p.trained_s = self._elapse(p.client, p.downloaded_s, p.training_s)
-        p.uploaded_s = self._elapse(p.client, p.trained_s, up_s)
-        end_s, rank = p.uploaded_s, Rank.UPLOAD
-        if failed:
-            # Lost at a fraction of its training: the device crashed, was reclaimed, gave up.
-            end_s = self._elapse(p.client, p.downloaded_s, p.fails_at * p.training_s)
-            rank = Rank.OFFLINE
+        elapse = self._elapse
+        if self._pause:
+            p.downloaded_s = elapse(client, now, down_s)
+            p.trained_s = elapse(client, p.downloaded_s, p.training_s)
+            p.uploaded_s = end_s = elapse(client, p.trained_s, up_s)
+        else:
+            p.downloaded_s = downloaded_s = now + down_s
+            p.trained_s = trained_s = downloaded_s + p.training_s
+            p.uploaded_s = end_s = trained_s + up_s
+        uploads = True
+        if p.fails_at < 1.0:
+            end_s, uploads = elapse(client, p.downloaded_s, p.fails_at * p.training_s), False
         if self._drop:
-            until_s = self._availability.online_until(p.client, now)
+            until_s = self._availability.online_until(client, now)
             if until_s < end_s:
-                end_s, rank = until_s, Rank.OFFLINE
+                end_s, uploads = until_s, False
         if end_s == math.inf:
             return  # it never comes back: it stays in flight until somebody cancels it
-        p.timer = self._clock.at(end_s, rank, p.client, lambda: self._unshared_end(p))
-
-    def _unshared_end(self, p: Participation) -> None:
-        now = self._clock.now
-        if p.timer is not None and p.timer.rank is Rank.UPLOAD:
-            p.bytes_down, p.bytes_up = p.size_down_bytes, p.size_up_bytes
-            p.busy_s = self._busy_s(p, now)
-            self._reported(p)
+        if uploads:
+            p.timer = self._clock.at(end_s, Rank.UPLOAD, client, lambda: self._unshared_upload(p))
         else:
-            self._settle(p, now)
-            self._lost(p)
+            p.timer = self._clock.at(end_s, Rank.OFFLINE, client, lambda: self._goes_offline(p))
+
+    def _unshared_upload(self, p: Participation) -> None:
+        p.timer = None
+        p.bytes_down, p.bytes_up = p.terms.down_bytes, p.terms.up_bytes
+        p.busy_s = self._busy_s(p, self._clock.now)
+        self._reported(p)
 
     def _elapse(self, client: int, from_s: float, work_s: float) -> float:
         """When ``work_s`` seconds of work begun at ``from_s`` are done; inf when never."""
@@ -212,7 +236,7 @@ class Participations:
                 p.offline_timer = self._clock.at(
                     until_s, Rank.OFFLINE, p.client, lambda: self._goes_offline(p)
                 )
-        self._transfer(p, "down", p.size_down_bytes, self._download_done)
+        self._transfer(p, "down", p.terms.down_bytes, self._download_done)
 
     def _transfer(
         self,
@@ -228,7 +252,7 @@ class Participations:
 
     def _download_done(self, p: Participation) -> None:
         p.downloaded_s = now = self._clock.now
-        p.bytes_down = p.size_down_bytes
+        p.bytes_down = p.terms.down_bytes
         self._leave_flow(p)
         if p.fails_at < 1.0:
             end_s = self._elapse(p.client, now, p.fails_at * p.training_s)
@@ -242,7 +266,7 @@ class Participations:
     def _training_done(self, p: Participation) -> None:
         p.trained_s = self._clock.now
         p.timer = None
-        self._transfer(p, "up", p.size_up_bytes, self._upload_done)
+        self._transfer(p, "up", p.terms.up_bytes, self._upload_done)
 
     def _upload_done(self, p: Participation) -> None:
         p.uploaded_s = now = self._clock.now
@@ -251,7 +275,7 @@ class Participations:
                 f"a task of client {p.client} took no simulated time at {now!r} s; every task "
                 "must take time: give the client samples, a device time or a link"
             )
-        p.bytes_up = p.size_up_bytes
+        p.bytes_up = p.terms.up_bytes
         p.busy_s = self._busy_s(p, now)
         self._leave_flow(p)
         self._reported(p)
@@ -298,9 +322,9 @@ class Participations:
     # --- ends -----------------------------------------------------------------------------------
 
     def _busy_s(self, p: Participation, now: float) -> float:
-        if self._pause:
-            return self._availability.online_seconds(p.client, p.begun_s, now)
-        return now - p.begun_s
+        if not self._pause:
+            return now - p.begun_s
+        return self._availability.online_seconds(p.client, p.begun_s, now)
 
     def _settle(self, p: Participation, now: float) -> None:
         """Cut the record at ``now``: what lies later never came, bytes are those that moved."""
@@ -312,7 +336,7 @@ class Participations:
                 else:
                     p.bytes_up = p.flow.delivered_bytes
             return
-        p.bytes_down, p.bytes_up = p.size_down_bytes, p.size_up_bytes
+        p.bytes_down, p.bytes_up = p.terms.down_bytes, p.terms.up_bytes
         if not p.uploaded_s <= now or p.fails_at < 1.0:
             p.bytes_up = self._moved(p, "up", p.trained_s, now)
             p.uploaded_s = NEVER
@@ -329,15 +353,13 @@ class Participations:
         active_s = now - from_s
         if self._pause:
             active_s = self._availability.online_seconds(p.client, from_s, now)
-        size = p.size_down_bytes if direction == "down" else p.size_up_bytes
+        size = p.terms.down_bytes if direction == "down" else p.terms.up_bytes
         assert self._unshared is not None
         return self._unshared.moved_bytes(p.client, direction, size, active_s)
 
     def _reported(self, p: Participation) -> None:
         self._free(p)
-        self._on_end(p)
-        self._next_in_queue(p.client)
-        p.on_upload(p)
+        p.terms.on_upload(p)
 
     def _lost(self, p: Participation) -> None:
         if math.isnan(p.downloaded_s):
@@ -347,28 +369,22 @@ class Participations:
         else:
             p.outcome = Outcome.DROPPED_UPLOAD
         self._free(p)
-        self._on_end(p)
-        self._next_in_queue(p.client)
         self._on_loss(p)
 
-    def _end(self, p: Participation, outcome: Outcome) -> None:
-        p.outcome = outcome
-        self._free(p)
-        self._on_end(p)
-        self._next_in_queue(p.client)
-
     def _free(self, p: Participation) -> None:
-        if self._at_work.pop(p.client, None) is not p:
+        """The client has ended the task, one way or the other, and may begin another."""
+        if self.at_work.pop(p.client, None) is not p:
             raise InternalError(f"client {p.client} ended task {p.task}, which it was not doing")
         p.ended_s = self._clock.now
-        for timer in (p.timer, p.offline_timer):
-            if timer is not None:
-                self._clock.cancel(timer)
+        if p.timer is not None:
+            self._clock.cancel(p.timer)
+        if p.offline_timer is not None:
+            self._clock.cancel(p.offline_timer)
         if p.flow is not None and self._shared is not None:
             self._shared.abandon(p.flow)
         p.timer = p.offline_timer = p.flow = None
-
-    def _next_in_queue(self, client: int) -> None:
-        queue = self._queues.get(client)
-        if queue and client not in self._at_work:
-            self.start(queue.popleft())
+        self._on_end(p)
+        if self._queues:
+            queue = self._queues.get(p.client)
+            if queue:
+                self.start(queue.popleft())

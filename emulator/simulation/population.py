@@ -7,7 +7,7 @@ at the next start of a session.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -46,8 +46,7 @@ class Population:
         availability: Availability,
         samples: NDArray[np.int64],
         eligible: NDArray[np.bool_],
-        busy: Callable[[int], bool],
-        busy_clients: Callable[[], list[int]],
+        at_work: Mapping[int, object],
         *,
         queueing: bool,
     ) -> None:
@@ -56,20 +55,25 @@ class Population:
         self.samples = samples.tolist()
         self.clients = len(self.samples)
         self._eligible = eligible
-        self._all_eligible = bool(eligible.all())
-        self._busy = busy
-        self._busy_clients = busy_clients
+        self._at_work = at_work
         self.queueing = queueing
+        self.available = self._availability_test()
+        """Whether a client may be asked now."""
         self._next_starts: list[tuple[float, int, bool]] | None = None
 
-    def available(self, client: int) -> bool:
-        """Whether the client may be asked now."""
-        if not self._all_eligible and not self._eligible[client]:
-            return False
-        if not self.queueing and self._busy(client):
-            return False
-        now = self._clock.now
-        return self.availability.online_until(client, now) > now
+    def _availability_test(self) -> Callable[[int], bool]:
+        """The test behind :attr:`available`, made once: it is asked several times a task."""
+        clock, at_work, eligible = self._clock, self._at_work, self._eligible
+        online_until = self.availability.online_until
+        everyone, queueing = bool(eligible.all()), self.queueing
+
+        def available(client: int) -> bool:
+            if client in at_work and not queueing:
+                return False
+            now = clock.now
+            return online_until(client, now) > now and (everyone or bool(eligible[client]))
+
+        return available
 
     def all_available(self) -> NDArray[np.int64]:
         """All clients that may be asked now, ascending."""
@@ -78,7 +82,7 @@ class Population:
         # Sessions are closed: one that ends now is online now, and offline the next instant.
         mask &= self.availability.online_mask(math.nextafter(now, math.inf))
         if not self.queueing:
-            mask[self._busy_clients()] = False
+            mask[list(self._at_work)] = False
         return np.flatnonzero(mask)
 
     def at_next_check_in(self, action: Callable[[], None]) -> Timer | None:

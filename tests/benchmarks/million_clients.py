@@ -28,9 +28,9 @@ system:
   devices: {kind: phones}
   availability:
     kind: renewal
-    on: {dist: lognormal, median: 20 min, sigma: 1.0}
+    on: {dist: lognormal, median: 30 min, sigma: 1.0}
     off: {dist: lognormal, median: 60 min, sigma: 1.0}
-    horizon: 45 h
+    horizon: 49 h
     at_end: wrap
   network: NETWORK
 local: {epochs: 1, batch_size: 10, optimizer: {kind: sgd, lr: 0.05}}

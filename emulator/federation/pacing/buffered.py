@@ -22,7 +22,7 @@ class BufferedPacing:
     def __init__(self, server: Server, section: Buffered) -> None:
         self._server = server
         self._section = section
-        self._staleness = (
+        self.discount = (
             polynomial(section.staleness.exponent)
             if isinstance(section.staleness, PolynomialStaleness)
             else constant
@@ -33,6 +33,7 @@ class BufferedPacing:
         self._aggregation: Timer | None = None
         self._refill: Timer | None = None
         self._check_in: Timer | None = None
+        self._terms = server.terms(self._uploaded, self._lost)
 
     @property
     def waits_for(self) -> str:
@@ -45,10 +46,6 @@ class BufferedPacing:
 
     def start(self) -> None:
         self._ask_soon()
-
-    def discount(self, staleness: int) -> float:
-        """s(τ)."""
-        return self._staleness(staleness)
 
     def leftovers(self) -> list[Participation]:
         """Uploads that no version has taken yet when the run ends."""
@@ -65,8 +62,7 @@ class BufferedPacing:
         server.accept(p)
         self._buffer.append(p)
         if len(self._buffer) >= section.buffer and self._aggregation is None:
-            clock = server.clock
-            self._aggregation = clock.at(clock.now, Rank.AGGREGATION, action=self._aggregate)
+            self._aggregation = server.clock.soon(Rank.AGGREGATION, 0, self._aggregate)
         if section.refill == "at_once":
             self._ask_soon()
 
@@ -86,8 +82,7 @@ class BufferedPacing:
 
     def _ask_soon(self) -> None:
         if self._refill is None:
-            clock = self._server.clock
-            self._refill = clock.at(clock.now, Rank.DISPATCH, action=self._ask)
+            self._refill = self._server.clock.soon(Rank.DISPATCH, 0, self._ask)
 
     def _ask(self) -> None:
         """Fill the free slots with clients, as far as there are any."""
@@ -101,7 +96,7 @@ class BufferedPacing:
         chosen = server.select(free)
         self._outstanding += len(chosen)
         for client in sorted(chosen):
-            server.dispatch(client, self._uploaded, self._lost)
+            server.dispatch(client, self._terms)
         if len(chosen) < free and self._check_in is None:
             self._check_in = server.population.at_next_check_in(self._checked_in)
 

@@ -14,6 +14,7 @@ from typing import Any
 from simpy.events import Event
 
 from emulator.errors import RunError
+from emulator.federation.pacing import constant
 from emulator.federation.server import Server
 from emulator.scenario.schema import Synchronous
 from emulator.simulation.clock import Rank, Timer
@@ -67,13 +68,11 @@ class SynchronousPacing:
         self._server = server
         self._section = section
         self.waits_for = "nothing yet"
+        # Every update of a round starts from the version before: there is nothing to discount.
+        self.discount = constant
 
     def start(self) -> None:
         self._server.clock.process(self._rounds())
-
-    def discount(self, staleness: int) -> float:
-        """Rounds discount nothing: every update starts from the version that it makes."""
-        return 1.0
 
     def leftovers(self) -> list[Participation]:
         """Uploads that no version has taken yet when the run ends."""
@@ -89,9 +88,8 @@ class SynchronousPacing:
             current = Round(server, section.participants, clock.idle_timer(Rank.AGGREGATION))
             self._round = current
             server.log("round", version=server.version, asked=len(chosen))
-            tasks = [
-                server.dispatch(client, current.uploaded, current.lost) for client in sorted(chosen)
-            ]
+            terms = server.terms(current.uploaded, current.lost)
+            tasks = [server.dispatch(client, terms) for client in sorted(chosen)]
             current.awaited.update(p.task for p in tasks if p.outcome is None)
             deadline = None
             if section.deadline != "none":

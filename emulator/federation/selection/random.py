@@ -11,8 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from emulator.federation.selection import Candidates
-from emulator.random_streams import bits, purpose_key, uniforms
+from emulator.random_streams import bits, bits_array, purpose_key, uniforms
+
+_TURNS, _ATTEMPTS = 256, 16
+"""The first draws of so many turns are made at once."""
 
 
 class RandomSelector:
@@ -21,14 +26,20 @@ class RandomSelector:
     def __init__(self, root_seed: int) -> None:
         self._draws = purpose_key(root_seed, "selection")
         self._keys = purpose_key(root_seed, "selection among few")
+        self._first_turn = -1
+        self._block: list[list[int]] = []
 
     def select(self, n: int, turn: int, candidates: Candidates) -> Sequence[int]:
-        clients = candidates.clients
+        clients, available = candidates.clients, candidates.available
         mask = (1 << (clients - 1).bit_length()) - 1
+        row = self._first_draws(turn, mask)
         chosen: dict[int, None] = {}
         for attempt in range(16 + 4 * n + (mask >> 4)):
-            client = bits(self._draws, turn, attempt) & mask
-            if client < clients and client not in chosen and candidates.available(client):
+            if attempt < _ATTEMPTS:
+                client = row[attempt]
+            else:
+                client = bits(self._draws, turn, attempt) & mask
+            if client < clients and client not in chosen and available(client):
                 chosen[client] = None
                 if len(chosen) == n:
                     return list(chosen)
@@ -39,3 +50,11 @@ class RandomSelector:
                 break
             chosen.setdefault(client)
         return list(chosen)
+
+    def _first_draws(self, turn: int, mask: int) -> list[int]:
+        first = turn - turn % _TURNS
+        if first != self._first_turn:
+            turns = np.arange(first, first + _TURNS)[:, None]
+            drawn = bits_array(self._draws, turns, np.arange(_ATTEMPTS)) & np.uint64(mask)
+            self._first_turn, self._block = first, drawn.tolist()
+        return self._block[turn - first]
