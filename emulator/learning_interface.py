@@ -25,7 +25,7 @@ class Learner(Protocol):
         """Handle of the server's first state."""
 
     def train(
-        self, server: Any, state: Any, client: int, visit: tuple[int, int]
+        self, server: Any, state: Any, client: int, visit: tuple[int, ...]
     ) -> tuple[Any, Any]:
         """Handles of the update and of the client's next state."""
 

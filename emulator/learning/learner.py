@@ -106,7 +106,7 @@ class Learner:
         return self._handles("initial", self._method.root, (), config, ("server",))[0]
 
     def train(
-        self, server: Handle, state: Handle | None, client: int, visit: tuple[int, int]
+        self, server: Handle, state: Handle | None, client: int, visit: tuple[int, ...]
     ) -> tuple[Handle, Handle | None]:
         """(update, the client's new state or None) of one visit of ``client``.
 
@@ -114,10 +114,10 @@ class Learner:
         """
         method = self._method
         # identity(), written out: this is asked for every task.
-        stage, turn = visit
+        key = "\x1f".join(map(str, visit))
         operation_id = digest(
-            f"train\x1f{server.id}\x1f{state.id if state else ''}\x1f{client}\x1f{stage}"
-            f"\x1f{turn}\x1f{self._method_id}"
+            f"train\x1f{server.id}\x1f{state.id if state else ''}\x1f{client}\x1f{key}"
+            f"\x1f{self._method_id}"
         )
         if self._learning is None:
             new = Handle(operation_id + ".state", None) if self._stateful else None

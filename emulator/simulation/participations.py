@@ -176,9 +176,10 @@ class Participations:
         assert network is not None
         down_s = network.duration_s(client, "down", terms.down_bytes)
         up_s = network.duration_s(client, "up", terms.up_bytes)
-        if not down_s + p.training_s + up_s > 0:
+        total_s = down_s + p.training_s + up_s
+        if not total_s > 0:
             raise RunError(
-                f"a task of client {client} would take no time at simulated time {now!r} s; "
+                f"a task of client {client} would take {total_s!r} s at simulated time {now!r} s; "
                 "every task must take time: give the client samples, a device time or a link"
             )
         elapse = self._elapse

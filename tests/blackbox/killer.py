@@ -50,17 +50,25 @@ if __name__ == "__main__":  # and not in the workers, which load this file too
     from emulator.cli import main
     from emulator.learning import memo
     from emulator.learning.memo import Memo
-    from emulator.recording.appended_file import AppendedFile
+    from emulator.recording.recorder import Recorder
 
     before(memo.os, "rename", "checkpoint")
     before(memo, "_sync_folder", "commit")
-    original_line = AppendedFile.line
     original_remember = Memo.remember
+    original_checkpoint = Memo.checkpoint
 
-    def line(self: AppendedFile, text: str) -> None:
-        original_line(self, text)
-        if self.path.name == "events.jsonl":
-            tick("replay" if self.replaying else "event")
+    def ticking(name: str) -> None:
+        """Make a method of the recorder that writes an event tick."""
+        original = getattr(Recorder, name)
+
+        def wrapped(self: Recorder, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            tick("replay" if self._events.replaying else "event")
+
+        setattr(Recorder, name, wrapped)
+
+    for name in ("event", "dispatch", "upload", "end", "version"):
+        ticking(name)
 
     def remember(self: Memo, operation_id: str, values: dict[str, Any]) -> None:
         original_remember(self, operation_id, values)
@@ -82,8 +90,6 @@ if __name__ == "__main__":  # and not in the workers, which load this file too
         finally:
             memo.Path.iterdir = iterdir  # type: ignore[method-assign]
 
-    original_checkpoint = Memo.checkpoint
     Memo.checkpoint = checkpoint  # type: ignore[method-assign]
-    AppendedFile.line = line  # type: ignore[method-assign]
     Memo.remember = remember  # type: ignore[method-assign]
     main()
