@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import networkx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,7 +35,6 @@ from emulator.simulation.devices import (
 from emulator.simulation.distributions import mean, ppf, ppf_many
 from emulator.simulation.network import AccessLinks, Network, NoNetwork, SharedServerLink
 from emulator.simulation.population import Availability
-from emulator.simulation.topology import Topology
 from traces import (
     AlwaysOnline,
     DeviceTable,
@@ -241,6 +239,11 @@ def build_network(
         if section.server is None:
             return access
         return SharedServerLink(clock, access, section.server.down, section.server.up)
+    # Loaded where it is used: networkx takes a quarter of a second.
+    import networkx
+
+    from emulator.simulation.topology import Topology
+
     graph = networkx.Graph()
     for edge in section.edges:
         graph.add_edge(*edge.between, rate_Bps=edge.rate, latency_s=edge.latency)

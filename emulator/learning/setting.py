@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import platform
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
-import sklearn
 import torch
 from numpy.typing import NDArray
 
@@ -184,10 +183,7 @@ def fingerprint(scenario: Scenario) -> dict[str, str]:
     sources.append(Path(random_streams.__file__))
     found = {
         "learning plane": _digest(b"".join(path.read_bytes() for path in sources)),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-        "scikit-learn": sklearn.__version__,
+        **{name: version(name) for name in ("torch", "numpy", "scipy", "scikit-learn")},
         "executor": scenario.execution.executor,
         "dtype": "float32",
         "machine": platform.machine(),
