@@ -80,7 +80,15 @@ class Draws:
 
     def distributed(self, purpose: str, distribution: Any) -> Floats:
         """One draw a client from a distribution of the scenario."""
-        return ppf_many(distribution)(self(purpose, 0))
+        with np.errstate(over="ignore"):
+            drawn = ppf_many(distribution)(self(purpose, 0))
+        if not np.isfinite(drawn).all():
+            client = int(np.argmin(np.isfinite(drawn)))
+            raise ScenarioError(
+                f"the {purpose} of client {client} is not finite, drawn from {distribution}; use a "
+                "smaller sigma"
+            )
+        return drawn
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

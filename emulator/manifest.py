@@ -17,6 +17,7 @@ from emulator.learning.learner import Learner
 from emulator.learning.setting import Setting
 from emulator.recording.recorder import Recorder
 from emulator.scenario import Scenario, resolved_yaml
+from emulator.scenario.schema import Stop
 
 Manifest = dict[str, Any]
 
@@ -54,7 +55,9 @@ def new_manifest(
         },
         "stop_reason": None,
         "events_sha256": None,
-        "open_end": None,
+        # Where the end that is on disk begins, and the scenario whose end it is.
+        "open_end": (before or {}).get("open_end"),
+        "finish_of": (before or {}).get("finish_of"),
         "earlier": earlier,
     }
 
@@ -63,11 +66,11 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def same_run(path: Path, before: Manifest, now: Manifest) -> bool:
+def same_run(path: Path, before: Manifest, now: Manifest, stop: Stop) -> bool:
     """Whether the directory holds this very run, finished.
 
-    Only the stop condition may differ: then the run is extended. Raises
-    :class:`ScenarioError` when the directory holds another run.
+    Only the stop condition may differ, to a later one: then the run is extended. Raises
+    :class:`ScenarioError` when the directory holds another run, or one that went further.
     """
     anew = "use --restart to begin anew, or --out another directory"
     if before["timing_only"] != now["timing_only"]:
@@ -89,6 +92,13 @@ def same_run(path: Path, before: Manifest, now: Manifest) -> bool:
         raise ScenarioError(
             f"{path} was begun under another fingerprint; {'; '.join(changed)}; {anew}"
         )
+    for key, limit in (("versions", stop.versions), ("sim_time_s", stop.sim_time)):
+        reached = before.get(key)
+        if limit is not None and reached is not None and reached > limit:
+            raise ScenarioError(
+                f"{path} holds a run that has reached {key} {reached}, beyond the stop at {limit}; "
+                f"say a later stop, or {anew}"
+            )
     return bool(before["status"] == "done" and before["scenario_sha256"] == now["scenario_sha256"])
 
 

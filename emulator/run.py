@@ -19,6 +19,7 @@ from emulator.federation.structure.star import Star
 from emulator.learning import setting as learning_setting
 from emulator.learning.learner import Learner, Learning, Method
 from emulator.learning.memo import CacheLost, Memo
+from emulator.learning.operations import Workbench
 from emulator.learning.setting import Setting
 from emulator.manifest import Manifest, memory_bytes, new_manifest, progress_of, same_run
 from emulator.recording.recorder import Recorder
@@ -49,16 +50,7 @@ def run(scenario: Scenario, source: Source, options: Options, progress: Progress
     Raises a :class:`FedclockError`; what is on disk is then readable, and the same call goes on.
     """
     started = time.perf_counter()
-    if options.timing_only and scenario.stop.target is not None:
-        raise ScenarioError(
-            "stop.target needs the accuracy, which --timing-only never computes; add "
-            "--set stop.target=null"
-        )
-    if not options.timing_only and isinstance(scenario.task.dataset, schema.DeclaredData):
-        raise ScenarioError(
-            "task.dataset.kind: declared has no data to train on; add --timing-only"
-        )
-    device = learning_setting.torch_device(scenario.execution.device)
+    _refuse_impossible(scenario, options)
     # Everything that can be wrong with the input is found before the directory is touched.
     setting = learning_setting.build(scenario)
     if not options.timing_only:
@@ -68,47 +60,78 @@ def run(scenario: Scenario, source: Source, options: Options, progress: Progress
     before_bytes = memory_bytes()
     world = assembly.build_world(scenario, setting.samples)
     population_bytes = memory_bytes() - before_bytes
-    bench = None if options.timing_only else learning_setting.workbench(setting, device)
+    bench = None
+    if not options.timing_only:
+        device = learning_setting.torch_device(scenario.execution.device)
+        bench = learning_setting.workbench(setting, device)
+    fingerprint = learning_setting.fingerprint(scenario)
     directory = RunDirectory(options.out, restart=options.restart)
     learning: Learning | None = None
     try:
         before = directory.manifest()
         manifest = new_manifest(
-            scenario, timing_only=options.timing_only,
-            fingerprint=learning_setting.fingerprint(scenario), overrides=list(source.overrides),
-            notes=world.notes, setting=setting, before=before,
+            scenario, timing_only=options.timing_only, fingerprint=fingerprint,
+            overrides=list(source.overrides), notes=world.notes, setting=setting, before=before,
         )  # fmt: skip
         manifest["population_bytes"] = population_bytes
-        if before is not None:
-            if same_run(directory.path, before, manifest):
-                return before
-            directory.cut(before["open_end"])
+        if before is not None and same_run(directory.path, before, manifest, scenario.stop):
+            return before
         if bench is not None:
-            initial = bench.layout.flatten()
-            memo = Memo(
-                directory.path, manifest["fingerprint"], options.memo,
-                scenario.memo.checkpoint_every,
-            )  # fmt: skip
-            workers = options.workers or os.cpu_count() or 1
-            executor = learning_setting.executor(scenario.execution.executor, bench, workers)
-            learning = Learning(executor, memo, initial, scenario.memo.keep == "versions")
+            learning = _learning(scenario, options, bench, directory.path, fingerprint)
         if before is None:
             directory.write_text("scenario.yaml", source.text)
         directory.write_text("resolved.yaml", resolved_yaml(scenario))
         directory.write_manifest(manifest)
         one = _Attempt(scenario, setting, world, directory, learning, manifest, progress, started)
-        try:
-            return one.replay()
-        except CacheLost:
-            # Something that a checkpoint promised is gone: from the start, with values only.
-            assert learning is not None
-            learning.memo.forget_tensors()
-            return one.replay()
+        # Something that a checkpoint promised may be gone: then from the start with values only,
+        # and if those are not whole either, with nothing.
+        forgetting = (Memo.forget_tensors, Memo.forget_everything)
+        for forget in forgetting:
+            try:
+                return one.replay()
+            except CacheLost:
+                assert learning is not None
+                forget(learning.memo)
+        return one.replay()
     finally:
         if learning is not None:
             learning.executor.close()
             learning.memo.close()
         directory.close()
+
+
+def _refuse_impossible(scenario: Scenario, options: Options) -> None:
+    """What the scenario and the way of running it say against each other."""
+    if options.timing_only and scenario.stop.target is not None:
+        raise ScenarioError(
+            "stop.target needs the accuracy, which --timing-only never computes; add "
+            "--set stop.target=null"
+        )
+    if not options.timing_only and isinstance(scenario.task.dataset, schema.DeclaredData):
+        raise ScenarioError(
+            "task.dataset.kind: declared has no data to train on; add --timing-only"
+        )
+    if options.memo is None:
+        return
+    if options.timing_only:
+        raise ScenarioError("--memo holds what was trained, and --timing-only trains nothing")
+    if options.memo.resolve() == options.out.resolve():
+        raise ScenarioError(
+            f"--memo {options.memo}: that is the run's own directory, whose memo is used anyway"
+        )
+    if not (options.memo / "memo.sqlite").is_file():
+        raise ScenarioError(f"--memo {options.memo}: there is no memo.sqlite; name a run directory")
+
+
+def _learning(
+    scenario: Scenario, options: Options, bench: Workbench, path: Path,
+    fingerprint: dict[str, str],
+) -> Learning:  # fmt: skip
+    initial = bench.layout.flatten()
+    memo = Memo(path, fingerprint, options.memo, scenario.memo.checkpoint_every)
+    workers = options.workers or os.cpu_count() or 1
+    executor = learning_setting.executor(scenario.execution.executor, bench, workers)
+    return Learning(executor, memo, initial, scenario.memo.keep == "versions")
 
 
 @dataclass(slots=True)
@@ -129,7 +152,8 @@ class _Attempt:
 
     def replay(self) -> Manifest:
         directory, manifest = self.directory, self.manifest
-        directory.open_tables()
+        end_differs = manifest["finish_of"] != manifest["scenario_sha256"]
+        directory.open_tables(manifest["open_end"] if end_differs else None)
         recorder = Recorder(directory)
         learner = Learner(
             _method(self.scenario, self.setting), self.learning, lambda: directory.events.lines
@@ -142,8 +166,8 @@ class _Attempt:
             self._finish(server, learner, recorder)
             status = "done"
         except KeyboardInterrupt:
-            learner.checkpoint(force=True)
             status = "interrupted"
+            learner.checkpoint(force=True)
             raise
         except FedclockError as error:
             status = "stopped" if error.exit_code == 3 else "failed"
@@ -164,11 +188,13 @@ class _Attempt:
         """The last evaluation, the last checkpoint, the last model.
 
         What is written from here on is cut off again when the run is extended: ``open_end`` holds
-        the sizes of the files before it.
+        the sizes of the files before it, ``finish_of`` which scenario's end it is.
         """
         directory = self.directory
         directory.flush()
         self.manifest["open_end"] = {t.path.name: t.size_bytes() for t in directory.tables}
+        self.manifest["finish_of"] = self.manifest["scenario_sha256"]
+        directory.write_manifest(self.manifest)
         sequence = directory.events.lines
         server.finish()
         directory.flush()

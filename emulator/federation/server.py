@@ -261,7 +261,7 @@ class Server:
         every = policy.evaluate_every_versions
         if every is not None and self.version % every == 0 and not self._evaluation_due:
             self._evaluation_due = True
-            self.clock.at(self.clock.now, Rank.EVALUATION, action=self.evaluate)
+            self.clock.at(self.clock.now, Rank.EVALUATION, action=self.evaluate_if_due)
         if policy.stop_versions is not None and self.version >= policy.stop_versions:
             self.stop("versions")
 
@@ -274,6 +274,8 @@ class Server:
         self.evaluate()
         every_s = self._policy.evaluate_every_s
         assert every_s is not None
+        if self.clock.peek() == math.inf:
+            return  # nothing else is left to happen: measuring again and again would hide that
         self.clock.at(
             (turn + 1) * every_s, Rank.EVALUATION, action=lambda: self._evaluate_at(turn + 1)
         )
@@ -281,10 +283,10 @@ class Server:
     def evaluate(self) -> None:
         """Measure the newest version now; stop when a target has been held long enough."""
         now, policy = self.clock.now, self._policy
-        self._evaluation_due = False
         if self.stopped == "target" or (self._evaluated_version == self.version and self.stopped):
             return
         self._evaluated_version = self.version
+        self._evaluation_due = False
         self.log("evaluate", version=self.version)
         values = self.learner.evaluate(self.state)
         accuracy = None
@@ -299,6 +301,11 @@ class Server:
                 self.stop("target")
         self.check()
         self._on_evaluation(self, accuracy)
+
+    def evaluate_if_due(self) -> None:
+        """Measure now what would be measured at the end of this instant."""
+        if self._evaluation_due:
+            self.evaluate()
 
     def _surface_nonfinite(self) -> None:
         """Name the updates that turned out not to be finite, now that they are known."""

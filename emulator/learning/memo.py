@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from emulator.errors import RunError, ScenarioError
+from emulator.errors import ScenarioError
 from emulator.learning.lineage import Tensors
 
 Values = dict[str, Any]
@@ -45,22 +45,27 @@ class _Folder:
         self.path = directory
         database = directory / "memo.sqlite"
         try:
-            if writable:
-                self.connection = sqlite3.connect(database)
-                self.connection.executescript(_SCHEMA)
-            else:
-                self.connection = sqlite3.connect(
-                    f"{database.absolute().as_uri()}?mode=ro", uri=True
-                )
-            self.meta = dict(self.connection.execute("SELECT key, value FROM meta"))
-            self.live: dict[str, str] = dict(
-                self.connection.execute("SELECT handle, checksum FROM live")
-            )
+            self._open(database, writable)
         except sqlite3.Error as error:
-            raise RunError(
-                f"{database}: cannot be read as a memo ({error}); delete it to compute its "
-                "contents again"
-            ) from None
+            if not writable:
+                raise ScenarioError(
+                    f"--memo {directory}: memo.sqlite cannot be read ({error}); name another run"
+                ) from None
+            # A cache: what it held is computed again.
+            os.replace(database, database.with_suffix(".damaged"))
+            self._open(database, writable)
+
+    def _open(self, database: Path, writable: bool) -> None:
+        if writable:
+            self.connection = sqlite3.connect(database)
+            self.connection.executescript(_SCHEMA)
+        else:
+            uri = f"{database.absolute().as_uri()}?mode=ro"
+            self.connection = sqlite3.connect(uri, uri=True)
+        self.meta = dict(self.connection.execute("SELECT key, value FROM meta"))
+        self.live: dict[str, str] = dict(
+            self.connection.execute("SELECT handle, checksum FROM live")
+        )
 
     def value(self, operation_id: str) -> Values | None:
         row = self.connection.execute(
@@ -98,10 +103,9 @@ class Memo:
         (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
         self._own = _Folder(directory, writable=True)
         self._folders = [self._own]
-        if source is not None and source.resolve() != directory.resolve():
-            if not (source / "memo.sqlite").is_file():
-                raise ScenarioError(f"--memo {source}: no memo.sqlite there; name a run directory")
+        if source is not None:
             self._folders.append(_Folder(source, writable=False))
+        self._connections = [folder.connection for folder in self._folders]
         for folder in self._folders:
             _same_fingerprint(folder, fingerprint)
         self._fresh: dict[str, Values] = {}
@@ -123,6 +127,12 @@ class Memo:
         self._kept = set()
         self.sequence = 0
         self.pending = frozenset()
+
+    def forget_everything(self) -> None:
+        """Values too: everything is computed again."""
+        self.forget_tensors()
+        self._fresh.clear()
+        self._folders = []
 
     def value(self, operation_id: str) -> Values | None:
         """The small values of an operation, if it ever ran."""
@@ -206,8 +216,8 @@ class Memo:
         self._last_checkpoint = time.monotonic()
 
     def close(self) -> None:
-        for folder in self._folders:
-            folder.connection.close()
+        for connection in self._connections:
+            connection.close()
 
 
 def _same_fingerprint(folder: _Folder, fingerprint: Mapping[str, str]) -> None:

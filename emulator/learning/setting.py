@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
+import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -146,6 +148,8 @@ def torch_device(name: str) -> torch.device:
     if name == "cuda":
         if not torch.cuda.is_available():
             raise ScenarioError("device: cuda was asked for, and torch finds no CUDA device here")
+        # cuBLAS sums in a fixed order only with a workspace of this kind.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
@@ -189,14 +193,27 @@ def fingerprint(scenario: Scenario) -> dict[str, str]:
         "machine": platform.machine(),
     }
     if isinstance(model, CustomModel):
-        function = resolve_callable(model.callable)
-        path = Path(function.__code__.co_filename)
-        found["custom model"] = _digest(path.read_bytes())
+        found["custom model"] = _digest(_source_of(model.callable))
     if scenario.execution.device == "cuda":
         found["device"] = torch.cuda.get_device_name()
     else:
         found["device"] = f"cpu {torch.backends.cpu.get_cpu_capability()}"
     return found
+
+
+def _source_of(spec: str) -> bytes:
+    """The file in which a user's callable is written."""
+    function = inspect.unwrap(resolve_callable(spec))
+    try:
+        path = inspect.getsourcefile(getattr(function, "func", function))
+    except TypeError:
+        path = None
+    if path is None:
+        raise ScenarioError(
+            f"task.model.callable: '{spec}' has no source file, so a change of it could not be "
+            "noticed; name a function or a class of a module"
+        )
+    return Path(path).read_bytes()
 
 
 def _digest(data: bytes) -> str:

@@ -49,7 +49,7 @@ class Layout:
             raise ScenarioError(
                 f"task.model: it keeps {', '.join(buffers[:3])} beside its parameters, and such "
                 "buffers (the running statistics of batch normalization) are not exchanged; use "
-                "GroupNorm, or BatchNorm with track_running_stats=False"
+                "GroupNorm"
             )
         self.device = device
         self.model = model.to(device)

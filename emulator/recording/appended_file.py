@@ -14,16 +14,23 @@ from emulator.errors import RunError
 
 
 class AppendedFile:
-    """Write with :meth:`line`; nothing is on disk for sure before :meth:`flush`."""
+    """Write with :meth:`line`; nothing is on disk for sure before :meth:`flush`.
 
-    def __init__(self, path: Path, *, hashed: bool = False) -> None:
+    ``valid_bytes``: what the file holds beyond is not compared but overwritten (the end of a
+    finished run that is extended).
+    """
+
+    def __init__(self, path: Path, *, hashed: bool = False, valid_bytes: int | None = None) -> None:
         self.path = path
         self.buffer: list[str] = []
         """Lines that wait for :meth:`flush`; append to it, or call :meth:`line`."""
+        self.broken = False
+        """Set by a flush that did not come to its end: nothing more is written."""
         self._flushed_lines = 0
         self._sha256 = hashlib.sha256() if hashed else None
         existing = path.stat().st_size if path.exists() else 0
         self._file = open(path, "r+b" if existing else "w+b", buffering=1 << 20)  # noqa: SIM115
+        self._valid_bytes = existing if valid_bytes is None else min(existing, valid_bytes)
         self._replaying = existing > 0
 
     @property
@@ -46,32 +53,35 @@ class AppendedFile:
 
     def flush(self) -> None:
         """Hand all lines so far to the operating system."""
+        if self.broken:
+            return
+        self.broken = True
         if self.buffer:
             start = self._compare() if self._replaying else 0
             if start < len(self.buffer):
                 data = ("\n".join(self.buffer[start:]) + "\n").encode()
-                self._write(data)
+                self._file.write(data)
+                if self._sha256 is not None:
+                    self._sha256.update(data)
             self._flushed_lines += len(self.buffer)
             self.buffer.clear()
         self._file.flush()
+        self.broken = False
 
     def _compare(self) -> int:
         """Compare buffered lines with the file; the index of the first that goes beyond it."""
         for index, text in enumerate(self.buffer):
             position = self._file.tell()
-            found = self._file.readline()
+            found = self._file.readline() if position < self._valid_bytes else b""
             if not found.endswith(b"\n"):
-                self._file.seek(position)
-                self._file.truncate()
-                self._replaying = False
+                self._cut(position)
                 return index
             expected = found[:-1].decode(errors="replace")
             if expected != text:
-                number = self._flushed_lines + index + 1
-                self.buffer.clear()
                 raise RunError(
-                    f"{self.path}:{number}: replaying the run gives another line than the file "
-                    f"holds.\n  on disk:  {expected}\n  replayed: {text}\n"
+                    f"{self.path}:{self._flushed_lines + index + 1}: replaying the run gives "
+                    f"another line than the file holds.\n  on disk:  {expected}\n"
+                    f"  replayed: {text}\n"
                     "The file was changed, or the scenario, the traces or the program were; use "
                     "--restart to begin anew"
                 )
@@ -79,24 +89,24 @@ class AppendedFile:
                 self._sha256.update(found)
         return len(self.buffer)
 
-    def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        if self._sha256 is not None:
-            self._sha256.update(data)
+    def _cut(self, position: int) -> None:
+        self._file.seek(position)
+        self._file.truncate()
+        self._replaying = False
 
     def finish(self) -> None:
         """Flush; raises :class:`RunError` when the file on disk goes on beyond the last line."""
         self.flush()
         if self._replaying:
-            rest = self._file.readline()
+            position = self._file.tell()
+            rest = self._file.readline() if position < self._valid_bytes else b""
             if rest.endswith(b"\n"):
                 raise RunError(
-                    f"{self.path}:{self.lines + 1}: the replayed run ends here, the file goes on "
-                    f"with\n  {rest.decode(errors='replace').rstrip()}"
+                    f"{self.path}:{self.lines + 1}: the run on disk went further than this one is "
+                    f"to go, on with\n  {rest.decode(errors='replace').rstrip()}\n"
+                    "Use a later stop, or another directory"
                 )
-            self._file.seek(-len(rest), 1)
-            self._file.truncate()
-            self._replaying = False
+            self._cut(position)
         self._file.flush()
 
     def sha256(self) -> str:

@@ -20,6 +20,13 @@ _OWN_FILES = (
 )  # fmt: skip
 
 
+_NEEDED_KEYS = {
+    "status", "name", "seed", "timing_only", "scenario_sha256", "run_sha256", "fingerprint",
+    "open_end", "finish_of",
+}  # fmt: skip
+"""What a manifest must have for a run to go on."""
+
+
 class RunDirectory:
     """Open files of a run. Raises :class:`ScenarioError` when another process has it open."""
 
@@ -31,7 +38,10 @@ class RunDirectory:
             raise ScenarioError(
                 f"--out {path}: cannot be made a directory: {error.strerror}"
             ) from None
-        self._lock: IO[str] = open(path / ".lock", "w")  # noqa: SIM115 - held until close()
+        try:
+            self._lock: IO[str] = open(path / ".lock", "w")  # noqa: SIM115 - held until close()
+        except OSError as error:
+            raise ScenarioError(f"--out {path}: cannot be written to: {error.strerror}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -41,13 +51,21 @@ class RunDirectory:
                 (path / name).unlink(missing_ok=True)
             shutil.rmtree(path / "checkpoints", ignore_errors=True)
 
-    def open_tables(self) -> None:
-        """Open the event log and the tables, each with its header line; again, to begin anew."""
+    def open_tables(self, valid_bytes: dict[str, int] | None = None) -> None:
+        """Open the event log and the tables, each with its header line; again, to begin anew.
+
+        ``valid_bytes`` by file name: what lies beyond is the end of a run that is extended.
+        """
         self._close_tables()
-        self.events = AppendedFile(self.path / "events.jsonl", hashed=True)
-        self.versions = AppendedFile(self.path / "versions.csv")
-        self.updates = AppendedFile(self.path / "updates.csv")
-        self.metrics = AppendedFile(self.path / "metrics.csv")
+        valid = valid_bytes or {}
+
+        def table(name: str, *, hashed: bool = False) -> AppendedFile:
+            return AppendedFile(self.path / name, hashed=hashed, valid_bytes=valid.get(name))
+
+        self.events = table("events.jsonl", hashed=True)
+        self.versions = table("versions.csv")
+        self.updates = table("updates.csv")
+        self.metrics = table("metrics.csv")
         for file, columns in (
             (self.versions, VERSIONS),
             (self.updates, UPDATES),
@@ -55,19 +73,16 @@ class RunDirectory:
         ):
             file.line(",".join(columns))
 
-    def cut(self, sizes_bytes: dict[str, int] | None) -> None:
-        """Shorten tables that are there to the given sizes: a finished run is to be extended."""
-        for name, size in (sizes_bytes or {}).items():
-            os.truncate(self.path / name, size)
-
     @property
     def tables(self) -> tuple[AppendedFile, ...]:
         """All files that grow line by line."""
         return (self.events, self.versions, self.updates, self.metrics)
 
     def flush(self) -> None:
-        for table in self.tables:
-            table.flush()
+        """Flush all tables, or none: where one came to grief the others stay as they are."""
+        if not any(table.broken for table in self.tables):
+            for table in self.tables:
+                table.flush()
 
     def manifest(self) -> dict[str, Any] | None:
         """The manifest on disk, if there is one."""
@@ -77,8 +92,10 @@ class RunDirectory:
         try:
             found = json.loads(path.read_text())
         except ValueError:
-            raise ScenarioError(f"{path}: damaged; use --restart to begin anew") from None
-        return dict(found)
+            found = None
+        if not isinstance(found, dict) or not found.keys() >= _NEEDED_KEYS:
+            raise ScenarioError(f"{path}: damaged; use --restart to begin anew")
+        return found
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         self.write_text("manifest.json", json.dumps(manifest, indent=2) + "\n")

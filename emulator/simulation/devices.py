@@ -6,6 +6,7 @@ the noise is drawn anew for every task.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.errors import RunError
 from emulator.random_streams import purpose_key, uniform
 from emulator.simulation.distributions import Ppf
 
@@ -85,5 +87,13 @@ class Devices:
         """Seconds of simulated time that the client's ``task_number``-th task trains."""
         seconds = self._speed.seconds(client, work)
         if self._noise is not None:
-            seconds *= self._noise(uniform(self._key, client, task_number))
+            try:
+                seconds *= self._noise(uniform(self._key, client, task_number))
+            except OverflowError:
+                seconds = math.inf
+            if not seconds < math.inf:
+                raise RunError(
+                    f"system.devices.noise makes the training of task {task_number} of client "
+                    f"{client} last for ever; use a smaller sigma"
+                )
         return seconds

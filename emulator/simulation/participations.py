@@ -177,10 +177,10 @@ class Participations:
         down_s = network.duration_s(client, "down", terms.down_bytes)
         up_s = network.duration_s(client, "up", terms.up_bytes)
         total_s = down_s + p.training_s + up_s
-        if not total_s > 0:
+        if not now + total_s > now:
             raise RunError(
                 f"a task of client {client} would take {total_s!r} s at simulated time {now!r} s; "
-                "every task must take time: give the client samples, a device time or a link"
+                "every task must move the clock: give the client samples, a device time or a link"
             )
         elapse = self._elapse
         if self._pause:
@@ -274,7 +274,7 @@ class Participations:
         if not now > p.begun_s:
             raise RunError(
                 f"a task of client {p.client} took no simulated time at {now!r} s; every task "
-                "must take time: give the client samples, a device time or a link"
+                "must move the clock: give the client samples, a device time or a link"
             )
         p.bytes_up = p.terms.up_bytes
         p.busy_s = self._busy_s(p, now)

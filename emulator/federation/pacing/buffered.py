@@ -33,6 +33,7 @@ class BufferedPacing:
         self._aggregation: Timer | None = None
         self._refill: Timer | None = None
         self._check_in: Timer | None = None
+        self._too_few = False
         self._terms = server.terms(self._uploaded, self._lost)
 
     @property
@@ -55,7 +56,9 @@ class BufferedPacing:
         server, section = self._server, self._section
         self._outstanding -= 1
         limit = section.max_staleness
-        if limit is not None and server.version - p.version > limit:
+        # Uploads of one instant may wait for merges before theirs; those count.
+        ahead = len(self._buffer) // section.buffer
+        if limit is not None and server.version + ahead - p.version > limit:
             server.dismiss(p, Outcome.DISCARDED)
             self._ask_soon()
             return
@@ -63,7 +66,7 @@ class BufferedPacing:
         self._buffer.append(p)
         if len(self._buffer) >= section.buffer and self._aggregation is None:
             self._aggregation = server.clock.soon(Rank.AGGREGATION, 0, self._aggregate)
-        if section.refill == "at_once":
+        if section.refill == "at_once" or self._too_few:
             self._ask_soon()
 
     def _lost(self, p: Participation) -> None:
@@ -77,6 +80,8 @@ class BufferedPacing:
             taken, self._buffer = self._buffer[:size], self._buffer[size:]
             server.merge(taken, self._since_s)
             self._since_s = server.clock.now
+            if len(self._buffer) >= size:
+                server.evaluate_if_due()  # before another version takes its place
         if self._section.refill == "at_aggregation":
             self._ask_soon()
 
@@ -97,7 +102,8 @@ class BufferedPacing:
         self._outstanding += len(chosen)
         for client in sorted(chosen):
             server.dispatch(client, self._terms)
-        if len(chosen) < free and self._check_in is None:
+        self._too_few = len(chosen) < free
+        if self._too_few and self._check_in is None:
             self._check_in = server.population.at_next_check_in(self._checked_in)
 
     def _checked_in(self) -> None:

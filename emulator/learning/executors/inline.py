@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from emulator.errors import RunError
 from emulator.learning.executors import Done
 from emulator.learning.lineage import Operation
 from emulator.learning.operations import Workbench
@@ -20,7 +21,14 @@ class Inline:
     def run(self, operations: Sequence[Operation], done: Done) -> None:
         for operation in operations:
             inputs = [handle.tensors if handle else None for handle in operation.inputs]
-            done(operation, self._bench.run(operation.kind, operation.config, inputs))
+            try:
+                result = self._bench.run(operation.kind, operation.config, inputs)
+            except Exception as error:  # a user's model can fail in any way
+                raise RunError(
+                    f"an operation failed ({operation.kind} {operation.config}): "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            done(operation, result)
 
     def close(self) -> None:
         pass

@@ -162,6 +162,24 @@ def refuse_nonsense(scenario: Scenario) -> None:
                 "federation.selection.busy: queue with on_offline: drop would lose tasks that "
                 "never started; say on_offline: pause or continue"
             )
+    if (
+        isinstance(selection, AllSelection)
+        and isinstance(pacing, Buffered)
+        and pacing.refill == "at_aggregation"
+    ):
+        wrong.append(
+            "federation.selection: 'all' asks whoever is idle, and refill: at_aggregation lets "
+            "those wait who have reported; say refill: at_once, or selection: random"
+        )
+    if (
+        isinstance(selection, RandomSelection)
+        and selection.busy == "queue"
+        and scenario.federation.objective.kind == "scaffold"
+    ):
+        wrong.append(
+            "federation.selection.busy: queue with objective 'scaffold': a task that waits on its "
+            "device would start from a control variate that is out of date; say busy: exclude"
+        )
     for place, values in _lists_by_client(scenario):
         if len(values) != n:
             wrong.append(f"{place} lists {len(values)} clients, the task has {n}")

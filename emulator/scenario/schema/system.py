@@ -167,7 +167,7 @@ class Edge(Section):
 
     between: tuple[str, str] = Field(strict=False)
     rate: PositiveRate
-    latency: NonNegativeSeconds = 0.0
+    latency: NonNegativeSeconds
 
 
 class TopologyNetwork(Section):
@@ -178,6 +178,21 @@ class TopologyNetwork(Section):
     server: str
     edges: list[Edge] = Field(min_length=1)
     attach: list[str] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _one_edge_a_pair(self) -> TopologyNetwork:
+        seen: dict[frozenset[str], int] = {}
+        wrong = []
+        for number, edge in enumerate(self.edges):
+            first = seen.setdefault(frozenset(edge.between), number)
+            if first != number:
+                wrong.append(
+                    f"system.network.edges.{number}: joins {edge.between[0]} and "
+                    f"{edge.between[1]}, as edge {first} does; say one edge a pair"
+                )
+        if wrong:
+            raise ValueError("\n".join(wrong))
+        return self
 
 
 def _network_kind(value: Any) -> str:
