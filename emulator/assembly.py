@@ -119,8 +119,12 @@ def build_world(scenario: Scenario, samples: NDArray[np.int64]) -> World:
         notes,
     )
     pacing = scenario.federation.pacing
-    if isinstance(pacing, schema.Synchronous) and pacing.deadline == "none":
-        notes.append("federation.pacing.deadline: none, so a round waits as long as it takes")
+    may_vanish = not isinstance(scenario.system.availability, schema.Always)
+    if may_vanish and isinstance(pacing, schema.Synchronous) and pacing.deadline == "none":
+        notes.append(
+            "federation.pacing.deadline: none, so a round waits for clients that are away for as "
+            "long as that takes"
+        )
     build_network(scenario, Clock(), table, draws)
     return world
 

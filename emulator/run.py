@@ -262,7 +262,9 @@ class _Attempt:
             clock, world.availability, setting.samples, world.eligible,
             participations.at_work, queueing=queueing,
         )  # fmt: skip
-        pacing = assembly.PACINGS[federation.pacing.kind](server, federation.pacing)
+        pacing = assembly.PACINGS[federation.pacing.kind](
+            server, federation.pacing, everyone=selection.kind == "all"
+        )
         server.start(pacing, population, participations)
         return server
 

@@ -195,7 +195,8 @@ def fingerprint(scenario: Scenario) -> dict[str, str]:
     if isinstance(model, CustomModel):
         found["custom model"] = _digest(_source_of(model.callable))
     if scenario.execution.device == "cuda":
-        found["device"] = torch.cuda.get_device_name()
+        here = torch.cuda.is_available()  # it need not be, in a timing-only run
+        found["device"] = torch.cuda.get_device_name() if here else "cuda"
     else:
         found["device"] = f"cpu {torch.backends.cpu.get_cpu_capability()}"
     return found

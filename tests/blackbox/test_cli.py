@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -402,3 +403,35 @@ def test_ctrl_c_before_the_run_begins_is_exit_130_too(lab: Lab) -> None:
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+def test_a_refused_extension_leaves_a_finished_run_whole(lab: Lab, tmp_path: Path) -> None:
+    run = lab.run(digits(4, synchronous(4), versions=2))
+    before = _contents(run.path)
+    config = digits(4, synchronous(4), versions=3)
+    said = lab.failed_run(config, "--memo", str(tmp_path / "nothing"))
+    assert "no memo.sqlite" in said
+    assert "own directory" in lab.failed_run(config, "--memo", str(run.path))
+    assert "own directory" in lab.failed_run(config, "--memo", str(run.path), "--restart")
+    assert _contents(run.path) == before
+
+
+def test_an_earlier_stop_is_refused(lab: Lab) -> None:
+    run = lab.run(timed(4, 10, synchronous(4), stop={"versions": 5}))
+    before = _contents(run.path)
+    said = lab.failed_run(timed(4, 10, synchronous(4), stop={"versions": 3}))
+    assert "has reached versions 5, beyond the stop at 3" in said
+    assert _contents(run.path) == before
+
+
+def test_values_that_a_memo_has_lost_are_computed_again(lab: Lab) -> None:
+    config = digits(4, synchronous(4), versions=4)
+    whole = lab.run(config, out="whole")
+    lab.run(digits(4, synchronous(4), versions=2))
+    connection = sqlite3.connect(lab.folder / "run" / "memo.sqlite")
+    with connection:
+        connection.execute("DELETE FROM value WHERE json LIKE '%nonfinite%'")
+    connection.close()
+    again = lab.run(config)
+    for name in ("events.jsonl", "metrics.csv", "model.safetensors"):
+        assert (again.path / name).read_bytes() == (whole.path / name).read_bytes()

@@ -130,12 +130,12 @@ def test_a_free_slot_is_filled_when_a_client_checks_in(lab: Lab) -> None:
     assert run.times("versions") == [80.0]
 
 
-def test_a_model_is_evaluated_once_at_an_instant(lab: Lab) -> None:
-    # Two uploads at 10 s make versions 1 and 2; what can be evaluated then is version 2.
+def test_every_version_is_evaluated_once(lab: Lab) -> None:
+    # Two uploads at 10 s make versions 1 and 2, each measured before the next one takes its place.
     run = lab.run(timed(2, 10, buffered(2, 1), stop={"versions": 4}))
     assert run.times("versions") == [10.0, 10.0, 20.0, 20.0]
     evaluated = [(event["t"], event["version"]) for event in run.of("evaluate")]
-    assert evaluated == [(0.0, 0), (10.0, 2), (20.0, 4)]
+    assert evaluated == [(0.0, 0), (10.0, 1), (10.0, 2), (20.0, 3), (20.0, 4)]
 
 
 def test_queued_tasks_wait_their_turn(lab: Lab) -> None:

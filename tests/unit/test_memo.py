@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from emulator.errors import RunError, ScenarioError
+from emulator.errors import ScenarioError
 from emulator.learning.lineage import Tensors
 from emulator.learning.memo import CacheLost, Memo
 
@@ -327,14 +327,6 @@ def test_forgetting_tensors_forgets_those_of_the_source(tmp_path: Path, source: 
     memo.close()
 
 
-def test_the_own_directory_as_source_is_no_source(source: Path) -> None:
-    memo = opened(source, source=source)
-    save(memo, {"c.update": tensors(3.0)}, sequence=10)
-    assert not memo.has("a.update")
-    assert memo.has("c.update")
-    memo.close()
-
-
 def test_a_source_without_a_memo_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"memo\.sqlite") as refused:
         opened(tmp_path / "own", source=tmp_path / "nothing")
@@ -355,18 +347,21 @@ def test_a_source_in_a_folder_of_any_name(tmp_path: Path, name: str) -> None:
 # --- a damaged database -------------------------------------------------------------------------
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_moved_aside(tmp_path: Path) -> None:
     (tmp_path / "memo.sqlite").write_bytes(b"this is no database at all" * 100)
-    with pytest.raises(RunError, match=r"memo\.sqlite.*delete it"):
-        opened(tmp_path)
+    memo = opened(tmp_path)
+    assert memo.value("anything") is None
+    assert (tmp_path / "memo.damaged").read_bytes().startswith(b"this is no database")
+    memo.close()
 
 
 def test_a_source_that_is_no_memo_is_named(tmp_path: Path) -> None:
     directory = tmp_path / "source"
     directory.mkdir()
     sqlite3.connect(directory / "memo.sqlite").close()
-    with pytest.raises(RunError, match=r"memo\.sqlite"):
+    with pytest.raises(ScenarioError, match=r"memo\.sqlite") as refused:
         opened(tmp_path / "own", source=directory)
+    assert str(directory) in str(refused.value)
 
 
 # --- when a checkpoint is due -------------------------------------------------------------------

@@ -19,7 +19,7 @@ from emulator.simulation.participations import Outcome, Participation
 class BufferedPacing:
     """See the module."""
 
-    def __init__(self, server: Server, section: Buffered) -> None:
+    def __init__(self, server: Server, section: Buffered, *, everyone: bool) -> None:
         self._server = server
         self._section = section
         self.discount = (
@@ -34,6 +34,7 @@ class BufferedPacing:
         self._refill: Timer | None = None
         self._check_in: Timer | None = None
         self._too_few = False
+        self._everyone = everyone
         self._terms = server.terms(self._uploaded, self._lost)
 
     @property
@@ -99,6 +100,10 @@ class BufferedPacing:
         if free <= 0:
             return
         chosen = server.select(free)
+        if self._section.refill == "at_aggregation" and self._everyone:
+            # Who waits in the buffer keeps the slot until the aggregation.
+            waiting = {p.client for p in self._buffer}
+            chosen = [client for client in chosen if client not in waiting]
         self._outstanding += len(chosen)
         for client in sorted(chosen):
             server.dispatch(client, self._terms)

@@ -64,7 +64,7 @@ class Round:
 class SynchronousPacing:
     """See the module."""
 
-    def __init__(self, server: Server, section: Synchronous) -> None:
+    def __init__(self, server: Server, section: Synchronous, *, everyone: bool) -> None:
         self._server = server
         self._section = section
         self.waits_for = "nothing yet"

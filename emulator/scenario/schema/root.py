@@ -163,15 +163,6 @@ def refuse_nonsense(scenario: Scenario) -> None:
                 "never started; say on_offline: pause or continue"
             )
     if (
-        isinstance(selection, AllSelection)
-        and isinstance(pacing, Buffered)
-        and pacing.refill == "at_aggregation"
-    ):
-        wrong.append(
-            "federation.selection: 'all' asks whoever is idle, and refill: at_aggregation lets "
-            "those wait who have reported; say refill: at_once, or selection: random"
-        )
-    if (
         isinstance(selection, RandomSelection)
         and selection.busy == "queue"
         and scenario.federation.objective.kind == "scaffold"
