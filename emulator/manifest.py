@@ -125,6 +125,7 @@ def progress_of(
         "host": {
             "total_s": now - started,
             "simulation_s": simulation_s,
+            "finish_s": now - (simulated or now),
             "learning_s": host.forcing_s,
             "inside_operations_s": sum(host.seconds.values()),
             "by_operation_s": dict(host.seconds),

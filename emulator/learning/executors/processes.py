@@ -88,8 +88,12 @@ class Processes:
                 unfinished -= 1
                 continue
             busy = {w.connection: w for w in self._workers if w.busy_with}
-            for connection in wait(list(busy)):
-                position, result = busy[connection].receive()  # type: ignore[index]
+            sentinels = {w.process.sentinel: w for w in busy.values()}
+            for signalled in wait([*busy, *sentinels]):
+                if signalled in sentinels:
+                    sentinels[signalled].check_alive()  # type: ignore[index]
+                    continue
+                position, result = busy[signalled].receive()  # type: ignore[index]
                 finish(position, result)
                 unfinished -= 1
 
@@ -165,6 +169,11 @@ class _Worker:
             for name, tensor in tensors.items():
                 tensors[name] = tensor.clone()
         return position, result
+
+    def check_alive(self) -> None:
+        """Raise :class:`RunError` when the process is gone and has left nothing to receive."""
+        if not self.process.is_alive() and not self.connection.poll():
+            self._died()
 
     def _died(self) -> Any:
         self.process.join(timeout=5)
