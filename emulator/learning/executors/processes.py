@@ -91,7 +91,7 @@ class Processes:
             sentinels = {w.process.sentinel: w for w in busy.values()}
             for signalled in wait([*busy, *sentinels]):
                 if signalled in sentinels:
-                    sentinels[signalled].check_alive()  # type: ignore[index]
+                    sentinels[signalled].check_alive()
                     continue
                 position, result = busy[signalled].receive()  # type: ignore[index]
                 finish(position, result)
