@@ -13,10 +13,8 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Model-sized vectors in each direction, passes over the client's samples beyond training,
-    and whether a client keeps a state of its own between its visits."""
+    """Model-sized vectors in each direction, and passes over a client's samples beyond training."""
 
     vectors_down: int = 1
     vectors_up: int = 1
     extra_passes: int = 0
-    client_state: bool = False

@@ -13,4 +13,4 @@ from emulator.scenario.schema import Scaffold
 def scaffold(section: Scaffold) -> tuple[Options, Cost]:
     """Options for the learning plane, and the cost."""
     extra = 1 if section.option == "I" else 0
-    return {"kind": "scaffold", "option": section.option}, Cost(2, 2, extra, client_state=True)
+    return {"kind": "scaffold", "option": section.option}, Cost(2, 2, extra)
