@@ -10,16 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ScenarioError
-from emulator.federation.objective import Cost
+from emulator.federation.cost import Cost
+from emulator.federation.objective.feddyn import feddyn
+from emulator.federation.objective.feddyn import server_step as feddyn_server_step
 from emulator.federation.objective.fedprox import fedprox
 from emulator.federation.objective.plain import plain
 from emulator.federation.objective.scaffold import scaffold
+from emulator.federation.pacing.asynchronous import AsynchronousPacing, fedasync
 from emulator.federation.pacing.buffered import BufferedPacing
 from emulator.federation.pacing.synchronous import SynchronousPacing
 from emulator.federation.selection.everyone import AllSelector
 from emulator.federation.selection.random import RandomSelector
 from emulator.federation.server_optimizer.average import average
+from emulator.federation.server_optimizer.fedadagrad import fedadagrad
+from emulator.federation.server_optimizer.fedadam import fedadam
+from emulator.federation.server_optimizer.fedavgm import fedavgm
 from emulator.federation.server_optimizer.fedyogi import fedyogi
+from emulator.federation.server_optimizer.qfedavg import qfedavg
 from emulator.random_streams import purpose_key, uniforms
 from emulator.scenario import schema
 from emulator.scenario.schema import Scenario
@@ -37,13 +44,16 @@ from emulator.simulation.network import AccessLinks, Network, NoNetwork, SharedS
 from emulator.simulation.population import Availability
 from traces import (
     AlwaysOnline,
+    CursorAvailability,
     DeviceTable,
     RepairReport,
     Sessions,
     assign_rows,
+    couple_ranks,
     duty_cycle,
     phone_devices,
     phone_sessions,
+    rank_correlation,
     read_devices,
     read_sessions,
     renewal_sessions,
@@ -56,12 +66,21 @@ OBJECTIVES: dict[str, Callable[[Any], tuple[dict[str, Any], Cost]]] = {
     "plain": plain,
     "fedprox": fedprox,
     "scaffold": scaffold,
+    "feddyn": feddyn,
 }
-SERVER_OPTIMIZERS: dict[str, Callable[[Any], dict[str, Any]]] = {
+SERVER_OPTIMIZERS: dict[str, Callable[[Any, schema.Local], tuple[dict[str, Any], Cost]]] = {
     "average": average,
+    "fedavgm": fedavgm,
+    "fedadagrad": fedadagrad,
+    "fedadam": fedadam,
     "fedyogi": fedyogi,
+    "qfedavg": qfedavg,
 }
-PACINGS = {"synchronous": SynchronousPacing, "buffered": BufferedPacing}
+PACINGS: dict[str, Callable[..., Any]] = {
+    "synchronous": SynchronousPacing,
+    "buffered": BufferedPacing,
+    "asynchronous": AsynchronousPacing,
+}
 SELECTORS: dict[str, Callable[[int], Any]] = {
     "random": RandomSelector,
     "all": lambda root_seed: AllSelector(),
@@ -109,7 +128,7 @@ class World:
 def build_world(scenario: Scenario, samples: NDArray[np.int64]) -> World:
     """Read and check everything that a simulation needs; ``samples`` [clients]."""
     draws, notes = Draws(scenario.seed, scenario.task.clients), list[str]()
-    table = device_table(scenario, draws)
+    table = device_table(scenario, draws, samples, notes)
     world = World(
         draws,
         table,
@@ -120,10 +139,21 @@ def build_world(scenario: Scenario, samples: NDArray[np.int64]) -> World:
     )
     pacing = scenario.federation.pacing
     may_vanish = not isinstance(scenario.system.availability, schema.Always)
-    if may_vanish and isinstance(pacing, schema.Synchronous) and pacing.deadline == "none":
+    if may_vanish and isinstance(pacing, schema.Synchronous) and not pacing.always_ends:
         notes.append(
             "federation.pacing.deadline: none, so a round waits for clients that are away for as "
             "long as that takes"
+        )
+    if (
+        isinstance(pacing, schema.Synchronous)
+        and isinstance(pacing.deadline, schema.QuantileDeadline)
+        and pacing.stragglers == "cancel"
+        and pacing.deadline.at_least is None
+    ):
+        notes.append(
+            "federation.pacing.deadline: the quantile is one of complete uploads, and with "
+            "stragglers: cancel none takes longer than its deadline did; at_least, times above 1 "
+            "or stragglers: finish keep the deadline from becoming ever shorter"
         )
     build_network(scenario, Clock(), table, draws)
     return world
@@ -149,16 +179,48 @@ def _eligible(scenario: Scenario, samples: NDArray[np.int64]) -> NDArray[np.bool
     return np.ones(len(samples), dtype=np.bool_)
 
 
-def device_table(scenario: Scenario, draws: Draws) -> DeviceTable | None:
-    """Speed and bandwidth of each client's device; None for scripted devices."""
+def device_table(
+    scenario: Scenario, draws: Draws, samples: NDArray[np.int64], notes: list[str]
+) -> DeviceTable | None:
+    """Speed and bandwidth of each client's device; None for scripted devices.
+
+    How far speeds go with ``samples`` [clients] is added to ``notes`` where the scenario wants
+    them to.
+    """
     section = scenario.system.devices
     if isinstance(section, schema.ScriptedDevices):
         return None
     if isinstance(section, schema.PhoneDevices) or section.path is None:
-        return phone_devices(draws("device speed", 0), draws("device bandwidth", 0))
-    table = read_devices(section.path)
-    rows = assign_rows(section.assign, draws("device assignment", 0), len(table))
-    return DeviceTable(table.computation_ms_per_sample[rows], table.communication_kbps[rows])
+        table = drawn_devices(draws)
+    else:
+        table = read_devices(section.path)
+        rows = assign_rows(section.assign, draws("device assignment", 0), len(table))
+        table = table.take(rows)
+    correlation = section.data_correlation
+    if isinstance(correlation, schema.Independent):
+        return table
+    speed = -table.computation_ms_per_sample  # of which only the order counts
+    if samples.min() == samples.max():
+        raise ScenarioError(
+            f"system.devices.data_correlation: all clients hold {samples[0]} samples, and speeds "
+            "cannot go with a number that is the same for all; use kind: independent, or another "
+            "partition"
+        )
+    rows = couple_ranks(
+        samples.astype(np.float64), speed, correlation.rho, draws("device data correlation", 0)
+    )
+    achieved = rank_correlation(samples.astype(np.float64), speed[rows])
+    reached = "undefined: all devices are equally fast" if achieved is None else f"{achieved:.4f}"
+    notes.append(
+        "system.devices.data_correlation: the rank correlation of samples and device speed is "
+        f"{reached} (rho: {correlation.rho})"
+    )
+    return table.take(rows)
+
+
+def drawn_devices(draws: Draws) -> DeviceTable:
+    """The built-in phones, one a client."""
+    return phone_devices(draws("device speed", 0), draws("device bandwidth", 0))
 
 
 def build_devices(scenario: Scenario, table: DeviceTable | None, draws: Draws) -> Devices:
@@ -202,22 +264,38 @@ def build_availability(scenario: Scenario, draws: Draws, notes: list[str]) -> Av
                 len(sessions),
                 duty_cycle(sessions),
             )
-            return TraceAvailability(sessions, rows, section.at_end)
-        case schema.PhoneAvailability():
-            sessions = phone_sessions(clients, section.days, draws, section.duty)
-        case schema.RenewalAvailability():
-            sessions = renewal_sessions(
-                clients,
-                section.horizon,
-                draws,
-                ppf_many(section.on),
-                ppf_many(section.off),
-                on_mean_s=mean(section.on),
-                off_mean_s=mean(section.off),
-            )
+            availability = TraceAvailability(sessions, rows, section.at_end)
+            if section.cursor == "fedscale":
+                return CursorAvailability(availability, trace.unmended)
+            return availability
+        case schema.PhoneAvailability() | schema.RenewalAvailability():
+            sessions = drawn_sessions(section, clients, draws)
         case schema.ScriptedAvailability():
             sessions = Sessions.from_rows(section.sessions, section.period)
     return TraceAvailability(sessions, everyone, section.at_end)
+
+
+def drawn_sessions(
+    section: schema.PhoneAvailability | schema.RenewalAvailability, clients: int, draws: Draws
+) -> Sessions:
+    """The sessions that a generator makes, one row a client."""
+    if isinstance(section, schema.PhoneAvailability):
+        return phone_sessions(clients, section.days, draws, section.duty)
+    return renewal_sessions(
+        clients,
+        section.horizon,
+        draws,
+        ppf_many(section.on),
+        ppf_many(section.off),
+        on_mean_s=mean(section.on),
+        off_mean_s=mean(section.off),
+    )
+
+
+def fresh_availability(world: World) -> Availability:
+    """The availability of one simulation: FedScale's cursors have a state, and start anew."""
+    availability = world.availability
+    return availability.rewound() if isinstance(availability, CursorAvailability) else availability
 
 
 def _mended(report: RepairReport) -> str:
@@ -268,8 +346,26 @@ def build_network(
     return Topology(clock, access, graph, section.server, attachments)
 
 
+def build_method(scenario: Scenario) -> tuple[dict[str, Any], dict[str, Any], Cost]:
+    """(what clients minimize, the server's step, both as options for the learning plane; what the
+    two cost a client)."""
+    federation = scenario.federation
+    objective, cost = OBJECTIVES[federation.objective.kind](federation.objective)
+    if isinstance(federation.objective, schema.FedDyn):
+        return objective, feddyn_server_step(federation.objective), cost
+    if isinstance(federation.pacing, schema.Asynchronous):
+        return objective, fedasync(federation.pacing), cost
+    optimizer = federation.server_optimizer
+    step, more = SERVER_OPTIMIZERS[optimizer.kind](optimizer, scenario.local)
+    return objective, step, cost + more
+
+
 def build_work(
-    scenario: Scenario, samples: NDArray[np.int64], macs_per_sample: int, cost: Cost
+    scenario: Scenario,
+    samples: NDArray[np.int64],
+    forward_macs: int,
+    backward_macs: int,
+    cost: Cost,
 ) -> Callable[[int], Work]:
     """What one task of a client computes."""
     local = scenario.local
@@ -285,7 +381,13 @@ def build_work(
             assert local.epochs is not None
             per_epoch = max(n, size) if local.short_clients == "pad" else n
             trained = local.epochs * per_epoch
-        return Work(trained, cost.extra_passes * n, macs_per_sample)
+        return Work(
+            trained,
+            cost.training_passes * n,
+            forward_macs + backward_macs,
+            cost.forward_passes * n,
+            forward_macs,
+        )
 
     known = {n: work(n) for n in set(held)}
     return lambda client: known[held[client]]

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from emulator import data_commands, trace_commands
 from emulator.errors import FedclockError, ScenarioError, TraceError
 
 app = typer.Typer(
@@ -20,6 +21,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(trace_commands.app)
+app.add_typer(data_commands.app)
 
 ScenarioFile = Annotated[Path, typer.Argument(help="Scenario file (YAML).")]
 Overrides = Annotated[
@@ -64,6 +67,7 @@ def run(
     from emulator.run import Options
     from emulator.run import run as execute
     from emulator.scenario import load_scenario
+    from emulator.scenario.messages import placed
 
     path = scenario
     if scenario.is_dir():
@@ -76,7 +80,7 @@ def run(
     out = out or Path("runs") / f"{loaded.name}-seed{loaded.seed}"
     options = Options(out, memo, timing_only, workers, restart)
     try:
-        with ProgressLine(loaded, quiet=quiet) as progress:
+        with ProgressLine(loaded, quiet=quiet) as progress, placed(source):
             manifest = execute(loaded, source, options, progress)
     except KeyboardInterrupt:
         typer.echo(

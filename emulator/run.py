@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from safetensors.torch import save_file
 
 from emulator import assembly
@@ -17,10 +18,12 @@ from emulator.federation.payload.full import full
 from emulator.federation.server import Policy, Server
 from emulator.federation.structure.star import Star
 from emulator.learning import setting as learning_setting
+from emulator.learning.executors.lanes import StepProgram
 from emulator.learning.learner import Learner, Learning, Method
 from emulator.learning.memo import CacheLost, Memo
 from emulator.learning.operations import Workbench
 from emulator.learning.setting import Setting
+from emulator.learning.training import state_dict
 from emulator.manifest import Manifest, memory_bytes, new_manifest, progress_of, same_run
 from emulator.recording.recorder import Recorder
 from emulator.recording.run_directory import RunDirectory
@@ -51,19 +54,24 @@ def run(scenario: Scenario, source: Source, options: Options, progress: Progress
     """
     started = time.perf_counter()
     _refuse_impossible(scenario, options)
+    if not options.timing_only:
+        learning_setting.start_workers_early(scenario)
     # Everything that can be wrong with the input is found before the directory is touched.
     setting = learning_setting.build(scenario)
     if not options.timing_only:
-        kind = learning_setting.resolve_executor(scenario.execution, setting.profile)
+        kind = learning_setting.resolve_executor(
+            scenario.execution, scenario.task.model.kind, setting.profile
+        )
         execution = scenario.execution.model_copy(update={"executor": kind})
         scenario = scenario.model_copy(update={"execution": execution})
     before_bytes = memory_bytes()
     world = assembly.build_world(scenario, setting.samples)
     population_bytes = memory_bytes() - before_bytes
-    bench = None
+    bench, step = None, None
     if not options.timing_only:
         device = learning_setting.torch_device(scenario.execution.device)
         bench = learning_setting.workbench(setting, device)
+        step = learning_setting.lanes(scenario, bench)
     fingerprint = learning_setting.fingerprint(scenario)
     directory = RunDirectory(options.out, restart=options.restart)
     learning: Learning | None = None
@@ -77,7 +85,7 @@ def run(scenario: Scenario, source: Source, options: Options, progress: Progress
         if before is not None and same_run(directory.path, before, manifest, scenario.stop):
             return before
         if bench is not None:
-            learning = _learning(scenario, options, bench, directory.path, fingerprint)
+            learning = _learning(scenario, options, bench, step, directory.path, fingerprint)
         if before is None:
             directory.write_text("scenario.yaml", source.text)
         directory.write_text("resolved.yaml", resolved_yaml(scenario))
@@ -124,13 +132,13 @@ def _refuse_impossible(scenario: Scenario, options: Options) -> None:
 
 
 def _learning(
-    scenario: Scenario, options: Options, bench: Workbench, path: Path,
-    fingerprint: dict[str, str],
+    scenario: Scenario, options: Options, bench: Workbench, step: StepProgram | None,
+    path: Path, fingerprint: dict[str, str],
 ) -> Learning:  # fmt: skip
     initial = bench.layout.flatten()
     memo = Memo(path, fingerprint, options.memo, scenario.memo.checkpoint_every)
     workers = options.workers or os.cpu_count() or 1
-    executor = learning_setting.executor(scenario.execution.executor, bench, workers)
+    executor = learning_setting.executor(scenario.execution.executor, bench, workers, step)
     return Learning(executor, memo, initial, scenario.memo.keep == "versions")
 
 
@@ -154,7 +162,7 @@ class _Attempt:
         directory, manifest = self.directory, self.manifest
         end_differs = manifest["finish_of"] != manifest["scenario_sha256"]
         directory.open_tables(manifest["open_end"] if end_differs else None)
-        recorder = Recorder(directory)
+        recorder = Recorder(directory, self.scenario.task.clients)
         learner = Learner(
             _method(self.scenario, self.setting), self.learning, lambda: directory.events.lines
         )
@@ -231,9 +239,9 @@ class _Attempt:
         federation, system = scenario.federation, scenario.system
         clock = Clock()
         network = assembly.build_network(scenario, clock, world.table, world.draws)
-        _, cost = assembly.OBJECTIVES[federation.objective.kind](federation.objective)
+        _, _, cost = assembly.build_method(scenario)
         profile, selection = setting.profile, federation.selection
-        macs = profile.forward_macs + profile.backward_macs
+        travels = federation.batch_norm == "average"
         queueing = isinstance(selection, schema.RandomSelection) and selection.busy == "queue"
 
         def on_evaluation(server: Server, accuracy: float | None) -> None:
@@ -250,16 +258,22 @@ class _Attempt:
         server = Server(
             clock, _policy(scenario), network, world.devices,
             assembly.SELECTORS[selection.kind](scenario.seed),
-            full(federation.payload, cost, profile.size_bytes),
-            assembly.build_work(scenario, setting.samples, macs, cost),
+            full(
+                federation.payload, cost, profile.size_bytes,
+                profile.statistics_bytes if travels else 0,
+            ),
+            assembly.build_work(
+                scenario, setting.samples, profile.forward_macs, profile.backward_macs, cost
+            ),
             Star(queueing=queueing), learner, recorder, on_evaluation,
         )  # fmt: skip
+        availability = assembly.fresh_availability(world)
         participations = Participations(
-            clock, world.availability, network, system.on_offline, server.ledger.begun,
+            clock, availability, network, system.on_offline, server.ledger.begun,
             server.ended, server.lost,
         )  # fmt: skip
         population = Population(
-            clock, world.availability, setting.samples, world.eligible,
+            clock, availability, setting.samples, world.eligible,
             participations.at_work, queueing=queueing,
         )  # fmt: skip
         pacing = assembly.PACINGS[federation.pacing.kind](
@@ -271,8 +285,10 @@ class _Attempt:
 
 def _method(scenario: Scenario, setting: Setting) -> Method:
     federation = scenario.federation
-    objective, _ = assembly.OBJECTIVES[federation.objective.kind](federation.objective)
-    optimizer, pacing = federation.server_optimizer, federation.pacing
+    objective, server_step, _ = assembly.build_method(scenario)
+    pacing = federation.pacing
+    own = setting.client_test
+    tested = [len(samples) for samples in own.indices] if own is not None else []
     return Method(
         root=setting.root,
         seed=scenario.seed,
@@ -280,8 +296,10 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
         test_samples=0 if setting.dataset is None else len(setting.dataset.test_y),
         recipe=learning_setting.recipe(scenario.local),
         objective=objective,
-        server_optimizer=assembly.SERVER_OPTIMIZERS[optimizer.kind](optimizer),
+        server_optimizer=server_step,
         normalise=pacing.normalise if isinstance(pacing, schema.Buffered) else "weights",
+        batch_norm=federation.batch_norm,
+        tested_clients=tuple(np.flatnonzero(tested).tolist()),
     )
 
 
@@ -300,29 +318,25 @@ def _policy(scenario: Scenario) -> Policy:
         target_sustain=stop.target.sustain if stop.target else 1,
         evaluate_every_versions=every.versions if isinstance(every, schema.EveryVersions) else None,
         evaluate_every_s=every.sim_time if isinstance(every, schema.EveryTime) else None,
+        evaluate_clients=scenario.evaluation.clients,
     )
 
 
-def _client_rows(server: Server, recorder: Recorder) -> list[str]:
+def _client_rows(server: Server, recorder: Recorder) -> list[tuple[Any, ...]]:
     """``clients.csv``: one row a client."""
-    now = server.clock.now
-    availability, by_client = server.population.availability, recorder.by_client
-    rows = []
-    for client in range(server.population.clients):
-        tasks, reported, busy_s, size = by_client.get(client, (0, 0, 0.0, 0))
-        online_s = availability.online_seconds(client, 0.0, now)
-        rows.append(f"{client},{tasks},{int(reported)},,{online_s!r},{busy_s!r},{size}")
-    return rows
+    now, clients = server.clock.now, range(server.population.clients)
+    availability, did = server.population.availability, recorder.by_client
+    online_s = [availability.online_seconds(client, 0.0, now) for client in clients]
+    accuracy = [did.accuracy.get(client) for client in clients]
+    columns = (
+        clients, did.participations, did.reported, accuracy, online_s, did.busy_s, did.size_bytes,
+    )  # fmt: skip
+    return list(zip(*columns, strict=True))
 
 
 def _save_model(path: Path, learner: Learner, server: Server, setting: Setting) -> None:
     assert setting.model is not None
-    flat = learner.tensors(server.state)["model"].cpu()
-    tensors, start = {}, 0
-    for name, parameter in setting.model.named_parameters():
-        size = math.prod(parameter.shape)
-        tensors[name] = flat[start : start + size].reshape(parameter.shape).clone()
-        start += size
+    tensors = state_dict(setting.model, learner.tensors(server.state))
     temporary = path / ".model.part"
     save_file(tensors, str(temporary))
     os.replace(temporary, path / "model.safetensors")

@@ -6,6 +6,11 @@
 - ``fedscale``        readers of FedScale's two pickles
 - ``fedscale_cursor`` FedScale's own stateful availability test, to compare with
 - ``tables``          the same as CSV, and one door for both
+- ``files``           written whole or not at all
+- ``findings``        malformations by kind
+- ``unchecked``       a file with every malformation found (``unchecked_pickles``, ``_tables``)
+- ``inspection``      what a file says as a whole
+- ``conversion``      from table to pickle and back, mended on the way
 - ``assignment``      which row of a trace a client gets
 - ``phones``          generators from published figures
 - ``renewal``         alternating renewal processes
@@ -20,15 +25,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from traces.assignment import Assignment, assign_rows
+    from traces.assignment import Assignment, assign_rows, couple_ranks
     from traces.availability import AlwaysOnline, AtEnd, Availability
     from traces.devices import DeviceTable
     from traces.errors import TraceError
     from traces.fedscale import BehaviourTrace, read_behaviour, read_capacity
+    from traces.fedscale_cursor import CursorAvailability
     from traces.phones import phone_devices, phone_sessions
     from traces.renewal import Draw, renewal_sessions
     from traces.sessions import RepairReport, Sessions
-    from traces.statistics import duty_cycle, online_share_by_hour
+    from traces.statistics import duty_cycle, online_share_by_hour, rank_correlation
     from traces.tables import read_devices, read_sessions, write_devices, write_sessions
 
 _HOME = {
@@ -37,16 +43,19 @@ _HOME = {
     "AtEnd": "availability",
     "Availability": "availability",
     "BehaviourTrace": "fedscale",
+    "CursorAvailability": "fedscale_cursor",
     "DeviceTable": "devices",
     "Draw": "renewal",
     "RepairReport": "sessions",
     "Sessions": "sessions",
     "TraceError": "errors",
     "assign_rows": "assignment",
+    "couple_ranks": "assignment",
     "duty_cycle": "statistics",
     "online_share_by_hour": "statistics",
     "phone_devices": "phones",
     "phone_sessions": "phones",
+    "rank_correlation": "statistics",
     "read_behaviour": "fedscale",
     "read_capacity": "fedscale",
     "read_devices": "tables",
@@ -62,16 +71,19 @@ __all__ = [
     "AtEnd",
     "Availability",
     "BehaviourTrace",
+    "CursorAvailability",
     "DeviceTable",
     "Draw",
     "RepairReport",
     "Sessions",
     "TraceError",
     "assign_rows",
+    "couple_ranks",
     "duty_cycle",
     "online_share_by_hour",
     "phone_devices",
     "phone_sessions",
+    "rank_correlation",
     "read_behaviour",
     "read_capacity",
     "read_devices",

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.errors import TraceError
+from traces.statistics import mean_ranks
 
 Assignment = Literal["fedscale", "random", "stratified", "worst"]
 
@@ -71,6 +72,49 @@ def assign_rows(
     within = np.mod(uniforms * 2.0**20, 1.0)
     low, high = stratum * rows // clients, (stratum + 1) * rows // clients
     return np.take(by_duty, low + _pick(within, high - low))
+
+
+def couple_ranks(
+    values: NDArray[np.float64],
+    speeds: NDArray[np.float64],
+    rho: float,
+    uniforms: NDArray[np.float64],
+) -> Ints:
+    """Deal devices out again so that ``speeds`` go with ``values``; all arrays are [clients].
+
+    The result, int64 [clients], is a permutation: client c gets the device that client result[c]
+    had, and the devices as a whole stay what they were. A Gaussian copula with parameter
+    r = 2 sin(π rho / 6), which is Spearman's correlation ``rho`` (Kruskal 1958): with s and e the
+    normal scores of a client's value and of its own device's speed, the client whose
+    r s + √(1 − r²) e is the k-th smallest gets the k-th slowest device. So ``rho`` 0 leaves every
+    client its device, and ±1 sorts devices by value; ``uniforms`` order equal speeds. The more
+    equal values there are, the closer to 0 the correlation stays.
+
+    Raises TraceError when ``rho`` lies outside [-1, 1], or all values are equal.
+    """
+    if not -1.0 <= rho <= 1.0:
+        raise TraceError(f"a correlation of {rho}; it must lie between -1 and 1")
+    if values.min() == values.max():
+        raise TraceError(f"all values are {values[0]}: nothing can be correlated with them")
+    slowest_first = np.lexsort((uniforms, speeds))
+    own = np.empty(len(speeds))
+    own[slowest_first] = _normal_scores(np.arange(1.0, len(speeds) + 1.0))
+    score = _normal_scores(mean_ranks(values))
+    score -= score.mean()
+    score *= own.std() / score.std()
+    r = 2.0 * math.sin(math.pi * rho / 6.0)
+    mixed = r * score + math.sqrt(max(0.0, 1.0 - r * r)) * own
+    result = np.empty(len(speeds), np.int64)
+    # Equal values under rho = ±1 leave the order of their clients to their own devices.
+    result[np.lexsort((own, mixed))] = slowest_first
+    return result
+
+
+def _normal_scores(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.special import ndtri
+
+    scores: NDArray[np.float64] = ndtri((ranks - 0.5) / len(ranks))
+    return scores
 
 
 def _pick(uniforms: NDArray[np.float64], among: int | Ints) -> Ints:

@@ -94,6 +94,10 @@ class Availability:
             return _INF
         return min(following + self._end[lo], (lap + 2.0) * period)
 
+    def stays_until(self, client: int, t_s: float, end_s: float) -> float:
+        """How long a task from ``t_s`` to ``end_s`` has the client: :meth:`online_until`."""
+        return self.online_until(client, t_s)
+
     def next_online(self, client: int, t_s: float) -> float:
         """``t_s`` when online, else the start of the next session, inf when there is none."""
         online, index, lo, hi, lap, following = self._locate(client, t_s)
@@ -245,6 +249,10 @@ class AlwaysOnline:
         return True
 
     def online_until(self, client: int, t_s: float) -> float:
+        """inf."""
+        return _INF
+
+    def stays_until(self, client: int, t_s: float, end_s: float) -> float:
         """inf."""
         return _INF
 

@@ -42,6 +42,10 @@ class DeviceTable:
             values.flags.writeable = False
             object.__setattr__(self, name, values)
 
+    def take(self, rows: NDArray[np.int64]) -> DeviceTable:
+        """The devices of these rows, in this order."""
+        return DeviceTable(self.computation_ms_per_sample[rows], self.communication_kbps[rows])
+
     def __len__(self) -> int:
         """Number of devices."""
         return len(self.computation_ms_per_sample)

@@ -19,18 +19,31 @@ import numpy as np
 
 from traces.devices import DeviceTable
 from traces.errors import TraceError
-from traces.sessions import REPAIRABLE, RepairReport, Sessions, first_fault, offsets_of
+from traces.files import replacing
+from traces.sessions import (
+    REPAIRABLE,
+    Floats,
+    Ints,
+    RepairReport,
+    Sessions,
+    first_fault,
+    offsets_of,
+)
 
-_CAPACITY_FIELDS = ("computation", "communication")
+CAPACITY_FIELDS = ("computation", "communication")
 
 
 @dataclass(frozen=True, slots=True)
 class BehaviourTrace:
-    """Sessions as read, the file's key of each row, and what was repaired on the way."""
+    """Sessions as read, the file's key of each row, and what was repaired on the way.
+
+    ``unmended`` holds (starts, ends, offsets) as they stand in a file in which something was.
+    """
 
     sessions: Sessions
     keys: tuple[int, ...]
     report: RepairReport
+    unmended: tuple[Floats, Floats, Ints] | None = None
 
 
 class _ClosedUnpickler(pickle.Unpickler):
@@ -71,17 +84,17 @@ def read_capacity(path: str | Path) -> DeviceTable:
     Raises TraceError that names the key and the field: a missing key, a value that is missing,
     no number, zero, negative, NaN or infinite.
     """
-    data = _clients(path, load_pickle(path))
+    data = clients_of(path, load_pickle(path))
     columns: tuple[list[float], list[float]] = ([], [])
     for key in range(1, len(data) + 1):
         if key not in data:
             odd = next(k for k in data if type(k) is not int or not 1 <= k <= len(data))
             raise TraceError(
-                f"{path}: client {key} is missing, while there is a key {_shown(odd)}; "
+                f"{path}: client {key} is missing, while there is a key {shown(odd)}; "
                 f"the keys must be the integers 1 to {len(data)}"
             )
         entry = _entry(path, key, key - 1, data[key])
-        for field, column in zip(_CAPACITY_FIELDS, columns, strict=True):
+        for field, column in zip(CAPACITY_FIELDS, columns, strict=True):
             where = f"{path}: client {key} (row {key - 1}), field '{field}'"
             value = _number(where, _field(where, entry, field))
             if not 0.0 < value < math.inf:
@@ -99,7 +112,7 @@ def read_behaviour(path: str | Path, repair: bool = True) -> BehaviourTrace:
     value that is missing, no number, NaN or negative, a session that ends before it starts or
     after ``finish_time``. ``duration`` and ``model`` are not read.
     """
-    data = _clients(path, load_pickle(path))
+    data = clients_of(path, load_pickle(path))
     keys: list[int] = []
     starts: list[float] = []
     ends: list[float] = []
@@ -108,7 +121,7 @@ def read_behaviour(path: str | Path, repair: bool = True) -> BehaviourTrace:
     for row, (key, value) in enumerate(data.items()):
         if type(key) is not int or key.bit_length() > 63:
             raise TraceError(
-                f"{path}: row {row} has the key {_shown(key)}; keys must be 64-bit integers"
+                f"{path}: row {row} has the key {shown(key)}; keys must be 64-bit integers"
             )
         entry = _entry(path, key, row, value)
         where = f"{path}: client {key} (row {row})"
@@ -137,14 +150,62 @@ def read_behaviour(path: str | Path, repair: bool = True) -> BehaviourTrace:
             f"{path}: client {keys[fault.row]} (row {fault.row}), session {fault.session}: "
             f"{fault.text}"
         )
-    if repair:
-        sessions, report = Sessions.repaired(*arrays)
-    else:
-        sessions, report = Sessions(*arrays), RepairReport()
-    return BehaviourTrace(sessions, tuple(keys), report)
+    if not repair:
+        return BehaviourTrace(Sessions(*arrays), tuple(keys), RepairReport())
+    sessions, report = Sessions.repaired(*arrays)
+    return BehaviourTrace(sessions, tuple(keys), report, arrays[:3] if report.changed else None)
 
 
-def _clients(path: str | Path, data: Any) -> dict[Any, Any]:
+def write_capacity(path: str | Path, devices: DeviceTable) -> None:
+    """Write the pickle that :func:`read_capacity` and FedScale read; keys from 1."""
+    columns = (devices.computation_ms_per_sample.tolist(), devices.communication_kbps.tolist())
+    data = {
+        key: {"computation": computation, "communication": communication}
+        for key, (computation, communication) in enumerate(zip(*columns, strict=True), start=1)
+    }
+    _write(path, data)
+
+
+def write_behaviour(path: str | Path, sessions: Sessions) -> None:
+    """Write the pickle that :func:`read_behaviour` and FedScale read; keys from 0.
+
+    Times without a fraction are written as integers, as FedScale's are; nothing is rounded.
+    Raises TraceError for a client that is never online: FedScale fails on empty lists.
+    """
+    silent = np.flatnonzero(sessions.counts == 0)
+    if len(silent):
+        raise TraceError(
+            f"{path}: {len(silent)} clients are never online (first: row {silent[0]}), and "
+            "FedScale fails on a client without sessions; leave them out (fedclock trace convert "
+            "--repair drop), or write a table"
+        )
+    offsets = sessions.offsets.tolist()
+    starts, ends = _whole(sessions.starts_s), _whole(sessions.ends_s)
+    data = {}
+    for row, finish in enumerate(_whole(sessions.period_s)):
+        part = slice(offsets[row], offsets[row + 1])
+        active, inactive = starts[part], ends[part]
+        data[row] = {
+            "duration": sum(inactive) - sum(active),
+            "inactive": inactive,
+            "finish_time": finish,
+            "active": active,
+            "model": "unknown",
+        }
+    _write(path, data)
+
+
+def _whole(values: Floats) -> list[int | float]:
+    return [int(value) if value.is_integer() else value for value in values.tolist()]
+
+
+def _write(path: str | Path, data: dict[int, Any]) -> None:
+    with replacing(path) as file:
+        pickle.dump(data, file, protocol=4)
+
+
+def clients_of(path: str | Path, data: Any) -> dict[Any, Any]:
+    """A trace's dict of clients. Raises TraceError where the file holds anything else."""
     if type(data) is not dict:
         raise TraceError(
             f"{path}: holds a {type(data).__name__}; FedScale's traces are a dict of clients"
@@ -164,21 +225,30 @@ def _entry(path: str | Path, key: int, row: int, value: Any) -> dict[Any, Any]:
 
 def _field(where: str, entry: dict[Any, Any], field: str) -> Any:
     if field not in entry:
-        raise TraceError(f"{where}: is missing; the client has {_shown(list(entry))}")
+        raise TraceError(f"{where}: is missing; the client has {shown(list(entry))}")
     return entry[field]
 
 
 def _number(where: str, value: Any) -> float:
+    number = as_number(value)
+    if number is not None:
+        return number
+    if type(value) is int:
+        raise TraceError(f"{where}: the number is too large")
+    raise TraceError(f"{where}: {shown(value)} is a {type(value).__name__}, not a number")
+
+
+def as_number(value: Any) -> float | None:
+    """The value as a float; None where it is no number, or beyond all floats."""
     # bool is an int to Python, but no time and no speed.
-    if type(value) is not int and type(value) is not float:
-        raise TraceError(f"{where}: {_shown(value)} is a {type(value).__name__}, not a number")
-    try:
-        return float(value)
-    except OverflowError:
-        raise TraceError(f"{where}: the number is too large") from None
+    if type(value) is int or type(value) is float:
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    return None
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value for a message, cut."""
     try:
         return f"{value!r:.80}"
     except (ValueError, RecursionError):  # thousands of digits, or of lists in lists

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -99,8 +99,8 @@ class Sessions:
         fault = first_fault(starts, ends, offset, period, skip=REPAIRABLE)
         if fault is not None:
             raise TraceError(_row_message(fault))
-        arrays, report = repair(starts, ends, offset)
-        return cls(*arrays, period_s=period), report
+        mended = mend(starts, ends, offset)
+        return cls(mended.starts_s, mended.ends_s, mended.offsets, period), mended.report
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -149,89 +149,129 @@ def first_fault(
     if bad.any():
         row = int(np.argmax(bad))
         return Fault("period", row, -1, f"trace length {period[row]} s; it must be finite and > 0")
+    for kind, bad, text in faulty_sessions(starts, ends, offsets, period):
+        if kind not in skip and bad.any():
+            index = int(np.argmax(bad))
+            row = int(np.searchsorted(offsets, index, side="right")) - 1
+            told = fault_text(text, index, starts, ends, float(period[row]))
+            return Fault(kind, row, index - int(offsets[row]), told)
+    return None
 
-    def at(kind: str, bad: NDArray[np.bool_], text: str, shift: int = 0) -> Fault | None:
-        if kind in skip or not bad.any():
-            return None
-        index = int(np.argmax(bad)) + shift
-        row = int(np.searchsorted(offsets, index, side="right")) - 1
-        values = {
-            "start": starts[index],
-            "end": ends[index],
-            "period": period[row],
-            "start_before": starts[index - 1],
-            "end_before": ends[index - 1],
-        }
-        return Fault(kind, row, index - int(offsets[row]), text.format(**values))
 
+def faulty_sessions(
+    starts: Floats, ends: Floats, offsets: Ints, period: Floats
+) -> Iterator[tuple[str, NDArray[np.bool_], str]]:
+    """Each check in turn: (kind, bool [sessions], text for :func:`fault_text`).
+
+    A session can fail several. The last three compare it with the one in front of it in the row.
+    """
     for name, values in (("start", starts), ("end", ends)):
-        if fault := at("NaN", np.isnan(values), f"{name} is NaN; write a number of seconds"):
-            return fault
+        yield "NaN", np.isnan(values), f"{name} is NaN; write a number of seconds"
     for name, values in (("start", starts), ("end", ends)):
-        text = f"{name} {{{name}}} s is negative; times start at 0"
-        if fault := at("negative", values < 0, text):
-            return fault
-    if fault := at("reversed", ends < starts, "ends at {end} s, before its start at {start} s"):
-        return fault
+        yield "negative", values < 0, f"{name} {{{name}}} s is negative; times start at 0"
+    yield "reversed", ends < starts, "ends at {end} s, before its start at {start} s"
     limit = np.repeat(period, np.diff(offsets))
     beyond = "ends at {end} s, beyond the trace length of {period} s; cut it, or lengthen the trace"
-    if fault := at("beyond", ends > limit, beyond):
-        return fault
+    yield "beyond", ends > limit, beyond
     del limit
     lost = "starts and ends at {start} s (zero length); drop it"
-    if fault := at("zero-length", ends == starts, lost):
-        return fault
+    yield "zero-length", ends == starts, lost
     inner = _inner(offsets, len(starts))
+
+    def second(bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return np.concatenate((np.zeros(min(len(starts), 1), bool), inner & bad))
+
     unsorted = "starts at {start} s, before the session in front of it at {start_before} s; sort"
-    if fault := at("unsorted", inner & (starts[1:] < starts[:-1]), unsorted, shift=1):
-        return fault
+    yield "unsorted", second(starts[1:] < starts[:-1]), unsorted
     overlap = "starts at {start} s, before the session in front of it ends at {end_before} s; merge"
-    if fault := at("overlapping", inner & (starts[1:] < ends[:-1]), overlap, shift=1):
-        return fault
+    yield "overlapping", second(starts[1:] < ends[:-1]), overlap
     touch = "starts at {start} s, where the session in front of it ends; merge the two"
-    return at("touching", inner & (starts[1:] == ends[:-1]), touch, shift=1)
+    yield "touching", second(starts[1:] == ends[:-1]), touch
 
 
-def repair(
-    starts: Floats, ends: Floats, offsets: Ints
-) -> tuple[tuple[Floats, Floats, Ints], RepairReport]:
-    """Drop zero-length sessions, sort each row, merge overlaps; the arrays and the counts."""
+def fault_text(text: str, index: int, starts: Floats, ends: Floats, period_s: float) -> str:
+    """The text of :func:`faulty_sessions` with the numbers of one session."""
+    return text.format(
+        start=starts[index],
+        end=ends[index],
+        period=period_s,
+        start_before=starts[index - 1],
+        end_before=ends[index - 1],
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mended:
+    """Sessions after :func:`mend`, and which of those before it were touched (their indices).
+
+    ``overlapping`` and ``touching`` were merged into another one, ``zero_length`` dropped.
+    """
+
+    starts_s: Floats
+    ends_s: Floats
+    offsets: Ints
+    zero_length: Ints
+    unsorted: Ints
+    overlapping: Ints
+    touching: Ints
+    emptied_rows: int
+
+    @property
+    def report(self) -> RepairReport:
+        """How many of each."""
+        return RepairReport(
+            zero_length=len(self.zero_length),
+            unsorted=len(self.unsorted),
+            overlapping=len(self.overlapping),
+            touching=len(self.touching),
+            emptied_rows=self.emptied_rows,
+        )
+
+
+def mend(starts: Floats, ends: Floats, offsets: Ints) -> Mended:
+    """Drop zero-length sessions, sort each row, merge overlaps."""
     counts = np.diff(offsets)
     row_of = np.repeat(np.arange(len(counts)), counts)
-    keep = ends != starts
-    zero_length = int(len(keep) - keep.sum())
-    starts, ends, row_of = starts[keep], ends[keep], row_of[keep]
+    kept = np.flatnonzero(ends != starts)
+    zero_length = np.flatnonzero(ends == starts)
+    if len(zero_length):
+        starts, ends, row_of = starts[kept], ends[kept], row_of[kept]
 
     inner = row_of[1:] == row_of[:-1]
-    out_of_order = int((inner & (starts[1:] < starts[:-1])).sum())
-    if out_of_order:
+    unsorted = kept[1:][inner & (starts[1:] < starts[:-1])]
+    if len(unsorted):
         order = np.lexsort((ends, starts, row_of))
-        starts, ends = starts[order], ends[order]
+        starts, ends, kept = starts[order], ends[order], kept[order]
 
     # Only rows that hold a conflict are walked one by one: they are few in any real trace.
     conflict = np.unique(row_of[1:][inner & (starts[1:] <= ends[:-1])])
     first = np.searchsorted(row_of, conflict, side="left").tolist()
     last = np.searchsorted(row_of, conflict, side="right").tolist()
     ends = ends.copy()
-    keep = np.ones(len(starts), bool)
-    overlapping = touching = 0
+    merged: dict[str, list[int]] = {"overlapping": [], "touching": []}
     for low, high in zip(first, last, strict=True):
         open_at = low
         for index in range(low + 1, high):
             if starts[index] > ends[open_at]:
                 open_at = index
                 continue
-            if starts[index] == ends[open_at]:
-                touching += 1
-            else:
-                overlapping += 1
+            merged["touching" if starts[index] == ends[open_at] else "overlapping"].append(index)
             ends[open_at] = max(ends[open_at], ends[index])
-            keep[index] = False
 
-    left = np.bincount(row_of[keep], minlength=len(counts))
-    emptied = int(((counts > 0) & (left == 0)).sum())
-    arrays = (starts[keep], ends[keep], offsets_of(left))
-    return arrays, RepairReport(zero_length, out_of_order, overlapping, touching, emptied)
+    alone = np.ones(len(starts), bool)
+    for indices in merged.values():
+        alone[indices] = False
+    left = np.bincount(row_of[alone], minlength=len(counts))
+    return Mended(
+        starts_s=starts[alone],
+        ends_s=ends[alone],
+        offsets=offsets_of(left),
+        zero_length=zero_length,
+        unsorted=unsorted,
+        overlapping=kept[np.array(merged["overlapping"], np.int64)],
+        touching=kept[np.array(merged["touching"], np.int64)],
+        emptied_rows=int(((counts > 0) & (left == 0)).sum()),
+    )
 
 
 def offsets_of(counts: NDArray[np.integer[Any]]) -> Ints:

@@ -17,6 +17,7 @@ import numpy as np
 from traces.devices import COLUMNS, DeviceTable
 from traces.errors import TraceError
 from traces.fedscale import BehaviourTrace, read_behaviour, read_capacity
+from traces.files import replacing
 from traces.sessions import RepairReport, Sessions, first_fault, offsets_of
 
 DEVICE_HEADER = ("client_id", *COLUMNS)
@@ -243,7 +244,7 @@ def _open_for_reading(path: str | Path) -> IO[str]:
 def _open_for_writing(path: str | Path) -> Iterator[IO[str]]:
     if not is_table(path):
         raise TraceError(f"{path}: a table must end in .csv or .csv.gz")
-    with open(path, "wb") as raw:
+    with replacing(path) as raw:
         if str(path).lower().endswith(".gz"):
             # No name and no time in the header: equal tables are equal files.
             with (
@@ -257,10 +258,7 @@ def _open_for_writing(path: str | Path) -> Iterator[IO[str]]:
 
 
 def _write(path: str | Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
-    try:
-        with _open_for_writing(path) as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(header)
-            writer.writerows(rows)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from None
+    with _open_for_writing(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)

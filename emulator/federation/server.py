@@ -59,6 +59,7 @@ class Policy:
     target_sustain: int
     evaluate_every_versions: int | None
     evaluate_every_s: float | None
+    evaluate_clients: str
 
 
 def _client_then_task(p: Participation) -> tuple[int, int]:
@@ -135,9 +136,9 @@ class Server:
 
         Where tasks may queue at a client, each of the ``n`` is drawn for itself.
         """
-        chosen: list[int] = []
-        for size in [1] * n if self.population.queueing else [n]:
-            found = self._selector.select(size, self._turn, self.population)
+        population, chosen = self.population, list[int]()
+        for size in [1] * n if population.queueing else (n,):
+            found = self._selector.select(size, self._turn, population)
             self._turn += bool(found)
             chosen.extend(found)
         return chosen
@@ -294,6 +295,8 @@ class Server:
             accuracy = values["accuracy"]
             for metric in ("accuracy", "loss"):
                 self.recorder.metric(now, self.version, metric, values[metric], values["n"])
+            if policy.evaluate_clients == "always":
+                self._evaluate_clients()
             self._surface_nonfinite()
         if policy.target_value is not None and accuracy is not None:
             self._above_target = self._above_target + 1 if accuracy >= policy.target_value else 0
@@ -301,6 +304,11 @@ class Server:
                 self.stop("target")
         self.check()
         self._on_evaluation(self, accuracy)
+
+    def _evaluate_clients(self) -> None:
+        """Measure the newest version on each client's own test samples."""
+        for client, accuracy, loss, n in self.learner.evaluate_clients(self.state, self._states):
+            self.recorder.client_metrics(self.clock.now, self.version, client, accuracy, loss, n)
 
     def evaluate_if_due(self) -> None:
         """Measure now what would be measured at the end of this instant."""
@@ -347,6 +355,8 @@ class Server:
             stopped, self.stopped = self.stopped, None
             self.evaluate()
             self.stopped = self.stopped or stopped
+        if self._policy.evaluate_clients == "at_end":
+            self._evaluate_clients()
         self.check()
         for p in self._received():
             p.outcome = Outcome.REPORTED

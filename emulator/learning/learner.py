@@ -7,7 +7,7 @@ the executor runs all of it that is ready side by side.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -17,18 +17,24 @@ from torch import Tensor
 from emulator.learning.executors import Executor
 from emulator.learning.lineage import Handle, Operation, Tensors, canonical, digest, identity
 from emulator.learning.memo import CacheLost, Memo, Values
+from emulator.learning.objectives import KEPT
 from emulator.learning.operations import (
     AggregateConfig,
+    EvaluateClientsConfig,
     EvaluateConfig,
     Options,
     Result,
     TrainConfig,
     one_thread,
 )
+from emulator.learning.server_steps import uploads
 from emulator.learning.training import Recipe
 
 EVALUATION_SHARD = 1000
 """Test samples an evaluation operation takes; fixed, so that sums do not depend on workers."""
+
+CLIENTS_SHARD = 50
+"""Clients that an operation evaluates one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,8 @@ class Method:
     """What a run trains and how it merges: the constants of its operations.
 
     ``root`` is the identity of the initial model (specification and seed) and of the data set
-    (content and partition).
+    (content and partition); ``batch_norm`` as in :class:`TrainConfig`; ``tested_clients`` have
+    samples of their own to be tested on.
     """
 
     root: str
@@ -47,6 +54,8 @@ class Method:
     objective: Options
     server_optimizer: Options
     normalise: str
+    batch_norm: str | None = None
+    tested_clients: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -84,13 +93,19 @@ class Learner:
         self._position = position
         self._alive: WeakValueDictionary[str, Handle] = WeakValueDictionary()
         self._keep: dict[str, Handle] = {}
+        self._uploads = uploads(method.server_optimizer)
+        choices = [*self._uploads, f"batch_norm={method.batch_norm}"]
         self._method_id = identity(
-            "method", canonical(method.objective), repr(method.recipe), method.seed
+            "method",
+            canonical(method.objective),
+            repr(method.recipe),
+            method.seed,
+            *(choices if choices != ["delta", "batch_norm=None"] else ()),
         )
         self._merge_id = identity(
             "merge", canonical(method.server_optimizer), method.normalise, method.clients
         )
-        self._stateful = method.objective["kind"] == "scaffold"
+        self._stateful = method.objective["kind"] in KEPT or method.batch_norm == "local"
         self.host = HostTime()
 
     @property
@@ -114,7 +129,7 @@ class Learner:
         """
         method = self._method
         # identity(), written out: this is asked for every task.
-        key = "\x1f".join(map(str, visit))
+        key = "\x1f".join([str(part) for part in visit])
         operation_id = digest(
             f"train\x1f{server.id}\x1f{state.id if state else ''}\x1f{client}\x1f{key}"
             f"\x1f{self._method_id}"
@@ -122,7 +137,15 @@ class Learner:
         if self._learning is None:
             new = Handle(operation_id + ".state", None) if self._stateful else None
             return Handle(operation_id + ".update", None), new
-        config = TrainConfig(client, visit, method.seed, method.recipe, method.objective)
+        config = TrainConfig(
+            client,
+            visit,
+            method.seed,
+            method.recipe,
+            method.objective,
+            self._uploads,
+            method.batch_norm,
+        )
         names = ("update", "state") if self._stateful else ("update",)
         handles = self._handles("train", operation_id, (server, state), config, names)
         return handles[0], handles[1] if self._stateful else None
@@ -164,10 +187,14 @@ class Learner:
         if self._learning is None:
             return None
         n = self._method.test_samples
+        # By the statistics of the samples themselves: in one piece, for a short last shard would
+        # give poor ones.
+        by_batch = self._method.batch_norm == "local"
+        size, how = (n, ("by batch",)) if by_batch else (EVALUATION_SHARD, ())
         shards = []
-        for start in range(0, n, EVALUATION_SHARD):
-            config = EvaluateConfig(start, min(n, start + EVALUATION_SHARD))
-            operation_id = identity("evaluate", server.id, config.start, config.stop)
+        for start in range(0, n, size):
+            config = EvaluateConfig(start, min(n, start + size), by_batch)
+            operation_id = identity("evaluate", server.id, config.start, config.stop, *how)
             shards.append(Operation("evaluate", operation_id, (server,), config))
         self._force([s for s in shards if self._learning.memo.value(s.id) is None])
         sums = [self.values(shard.id) for shard in shards]
@@ -177,6 +204,34 @@ class Learner:
             "loss": total["loss"] / total["n"],
             "n": total["n"],
         }
+
+    def evaluate_clients(
+        self, server: Handle, states: Mapping[int, Handle]
+    ) -> list[tuple[int, float, float, int]]:
+        """(client, accuracy, mean loss, n) of every client that has samples to be tested on.
+
+        Where clients keep their own batch-normalization statistics, ``states`` has them; a client
+        without a state uses the server's. Empty in a timing-only run.
+        """
+        if self._learning is None:
+            return []
+        own = self._method.batch_norm == "local"
+        tested, shards = self._method.tested_clients, list[Operation]()
+        for first in range(0, len(tested), CLIENTS_SHARD):
+            config = EvaluateClientsConfig(tested[first : first + CLIENTS_SHARD])
+            held = [states.get(client) for client in config.clients] if own else []
+            ids = [state.id if state else "" for state in held]
+            operation_id = identity("evaluate clients", server.id, *config.clients, *ids)
+            shards.append(Operation("evaluate_clients", operation_id, (server, *held), config))
+        self._force([s for s in shards if self._learning.memo.value(s.id) is None])
+        found = []
+        for shard in shards:
+            sums = self.values(shard.id)
+            for client, correct, loss, n in zip(
+                shard.config.clients, sums["correct"], sums["loss"], sums["n"], strict=True
+            ):
+                found.append((client, correct / n, loss / n, int(n)))
+        return found
 
     def values(self, operation_id: str) -> Values:
         """The small values of an operation that has run, in this run or an earlier one.

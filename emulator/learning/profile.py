@@ -1,9 +1,9 @@
 """What a model weighs and what a step on it costs: the sizes and operations that timing needs.
 
-Sizes are those of the tensors that travel: parameters and floating-point buffers. Work is
-counted in multiply-accumulates (MACs) of one sample by torch's FLOP counter, which counts
-matrix products, convolutions and attention, two FLOPs a MAC; activations, pooling and
-normalization count as nothing.
+Sizes are those of the parameters, and apart from them of the running statistics of batch
+normalization with their step counts, which travel or not. Work is counted in multiply-accumulates
+(MACs) of one sample by torch's FLOP counter, which counts matrix products, convolutions and
+attention, two FLOPs a MAC; activations, pooling and normalization count as nothing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from emulator.errors import ScenarioError
 
 @dataclass(frozen=True, slots=True)
 class LayerProfile:
-    """One module that owns tensors: its parameters, and the bytes of all that travels."""
+    """One module that owns tensors: its parameters, their bytes, and those of its statistics."""
 
     name: str
     parameters: int
     size_bytes: int
+    statistics_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The layers in forward order, the bytes of the whole model, and the MACs of one sample.
+    """The layers in forward order, the bytes of all parameters, the MACs of one sample, and the
+    bytes of all running statistics.
 
     ``backward_macs`` covers the gradients of the weights that are trained, and those of the
     activations from the last layer down to the first trained one.
@@ -40,27 +42,33 @@ class Profile:
     size_bytes: int
     forward_macs: int
     backward_macs: int
+    statistics_bytes: int = 0
 
 
-def profile_model(model: nn.Module, input_shape: tuple[int, ...], classes: int) -> Profile:
+def profile_model(
+    model: nn.Module, input_shape: tuple[int, ...], classes: int, *, is_text: bool = False
+) -> Profile:
     """The profile of a model for samples of ``input_shape``; the model stays as it is.
+
+    Samples are of the model's own type or, where ``is_text``, positions in a vocabulary.
 
     The work is counted on a copy in evaluation mode without values (torch's meta device), so it
     costs no computation and draws nothing. Raises ScenarioError when the model does not give
     logits ``[1, classes]`` for one sample, trains nothing, or when no operation was counted.
     """
-    order, forward_macs, backward_macs = _count(model, input_shape, classes)
+    order, forward_macs, backward_macs = _count(model, input_shape, classes, is_text)
     layers = _layers(model, order)
     return Profile(
         layers=layers,
         size_bytes=sum(layer.size_bytes for layer in layers),
         forward_macs=forward_macs,
         backward_macs=backward_macs,
+        statistics_bytes=sum(layer.statistics_bytes for layer in layers),
     )
 
 
 def _count(
-    model: nn.Module, input_shape: tuple[int, ...], classes: int
+    model: nn.Module, input_shape: tuple[int, ...], classes: int, is_text: bool
 ) -> tuple[list[str], int, int]:
     """The names of the modules as the forward pass calls them, forward MACs, backward MACs."""
     where = f"task.model: {type(model).__name__} cannot be profiled"
@@ -71,8 +79,10 @@ def _count(
     for name, module in ghost.named_modules():
         # The hook has three arguments; the default binds this module's name, not the last one.
         module.register_forward_pre_hook(lambda _module, _args, name=name: order.append(name))
-    dtype = next(ghost.parameters()).dtype
+    dtype = torch.int64 if is_text else next(ghost.parameters()).dtype
     try:
+        if is_text:
+            _check_text(model, input_shape)
         # The device context also moves what the forward pass itself creates.
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
             logits = ghost(torch.zeros((1, *input_shape), dtype=dtype))
@@ -98,22 +108,28 @@ def _count(
     return order, forward_flops // 2, (counter.get_total_flops() - forward_flops) // 2
 
 
+def _check_text(model: nn.Module, input_shape: tuple[int, ...]) -> None:
+    """Compute one sample: without values, layers for numbers take positions in a vocabulary too."""
+    with torch.no_grad():
+        copy.deepcopy(model).eval()(torch.zeros((1, *input_shape), dtype=torch.int64))
+
+
 def _layers(model: nn.Module, order: list[str]) -> tuple[LayerProfile, ...]:
     """The modules with tensors of their own: as called, then those never called as modules."""
     tensors: dict[str, list[torch.Tensor]] = {name: [] for name in order}
     seen: set[int] = set()
     for path, tensor in model.state_dict(keep_vars=True).items():
-        # A shared tensor travels once; a buffer of integers (a step count) does not travel.
-        travels = isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
-        if travels and id(tensor) not in seen:
+        # A shared tensor counts once.
+        if isinstance(tensor, torch.Tensor) and id(tensor) not in seen:
             seen.add(id(tensor))
             tensors.setdefault(path.rpartition(".")[0], []).append(tensor)
-    return tuple(
-        LayerProfile(
-            name=name,
-            parameters=sum(t.numel() for t in owned if isinstance(t, nn.Parameter)),
-            size_bytes=sum(t.numel() * t.element_size() for t in owned),
-        )
-        for name, owned in tensors.items()
-        if owned
+    return tuple(_layer(name, owned) for name, owned in tensors.items() if owned)
+
+
+def _layer(name: str, owned: list[torch.Tensor]) -> LayerProfile:
+    parameters = [t for t in owned if isinstance(t, nn.Parameter)]
+    size_bytes = sum(t.numel() * t.element_size() for t in parameters)
+    all_bytes = sum(t.numel() * t.element_size() for t in owned)
+    return LayerProfile(
+        name, sum(t.numel() for t in parameters), size_bytes, all_bytes - size_bytes
     )

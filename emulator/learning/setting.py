@@ -19,22 +19,35 @@ import emulator
 from emulator import random_streams
 from emulator.errors import ScenarioError
 from emulator.learning.datasets import Dataset, load_dataset
-from emulator.learning.executors import Executor
+from emulator.learning.executors import Executor, processes
+from emulator.learning.executors.batched import LANES, Batched
 from emulator.learning.executors.inline import Inline
+from emulator.learning.executors.lanes import StepProgram, step_program
 from emulator.learning.executors.processes import Processes
 from emulator.learning.lineage import canonical, identity
 from emulator.learning.models import build_model, resolve_callable
-from emulator.learning.operations import Workbench, torch_stream
-from emulator.learning.partitions import partition, partition_hash
+from emulator.learning.operations import Workbench, one_thread, torch_stream
+from emulator.learning.partitions import (
+    ClientTest,
+    Indices,
+    natural_test,
+    partition,
+    partition_hash,
+    set_aside,
+)
 from emulator.learning.profile import Profile, profile_model
-from emulator.learning.training import Layout, Recipe
+from emulator.learning.training import Layout, Recipe, running_norms
 from emulator.scenario.schema import (
+    BATCH_NORM_CHOICES,
+    CharLstm,
     CustomModel,
     DeclaredData,
     DeclaredModel,
     Execution,
     Local,
+    Natural,
     Scenario,
+    Task,
 )
 
 PROCESSES_FROM_MACS = 1_000_000
@@ -44,9 +57,12 @@ below, sending a task costs about as much as doing it."""
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """``samples`` [clients]; ``root`` is the identity of everything that training starts from.
+    """``samples`` [clients], for training; ``root`` is the identity of everything that training
+    starts from.
 
-    ``dataset`` and ``model`` are None where the scenario only declares their size.
+    ``partition[client]`` are the client's training samples. ``client_test`` is what each client
+    is tested on, where the scenario or the data set says it. ``dataset`` and ``model`` are None
+    where the scenario only declares their size.
     """
 
     samples: NDArray[np.int64]
@@ -55,6 +71,7 @@ class Setting:
     partition: list[NDArray[np.int64]]
     dataset: Dataset | None
     model: torch.nn.Module | None
+    client_test: ClientTest | None = None
 
 
 def build(scenario: Scenario) -> Setting:
@@ -78,9 +95,29 @@ def build(scenario: Scenario) -> Setting:
         assert declared.input_shape is not None
         assert declared.classes is not None
         model = _initialized(model_spec, declared.input_shape, declared.classes, seed)
-        profile = profile_model(model, declared.input_shape, declared.classes)
+        _check_batch_norm(model, scenario.federation.batch_norm)
+        profile = profile_model(
+            model,
+            declared.input_shape,
+            declared.classes,
+            is_text=isinstance(task.model, CharLstm),
+        )
         return Setting(samples, profile, root, [], None, model)
     dataset = _dataset(task.dataset.model_dump())
+    parts, client_test = _split(task, dataset, seed)
+    samples = np.array([len(part) for part in parts], dtype=np.int64)
+    model = _initialized(model_spec, dataset.input_shape, dataset.classes, seed)
+    _check_batch_norm(model, scenario.federation.batch_norm)
+    profile = profile_model(model, dataset.input_shape, dataset.classes, is_text=dataset.is_text)
+    held = [partition_hash(parts)]
+    if client_test is not None:
+        held.append(partition_hash(client_test.indices))
+    root = identity("root", dataset.content_hash, *held, canonical(model_spec), seed)
+    return Setting(samples, profile, root, parts, dataset, model, client_test)
+
+
+def _split(task: Task, dataset: Dataset, seed: int) -> tuple[list[Indices], ClientTest | None]:
+    """The training samples of each client, and what each is tested on."""
     assert task.partition is not None
     options = task.partition.model_dump()
     parts = partition(
@@ -88,15 +125,18 @@ def build(scenario: Scenario) -> Setting:
         dataset.train_y,
         task.clients,
         random_streams.generator(seed, "partition"),
+        groups=dataset.train_group,
         **options,
     )
-    samples = np.array([len(part) for part in parts], dtype=np.int64)
-    model = _initialized(model_spec, dataset.input_shape, dataset.classes, seed)
-    profile = profile_model(model, dataset.input_shape, dataset.classes)
-    root = identity(
-        "root", dataset.content_hash, partition_hash(parts), canonical(model_spec), seed
-    )
-    return Setting(samples, profile, root, parts, dataset, model)
+    if isinstance(task.partition, Natural):
+        assert dataset.train_group is not None
+        assert dataset.test_group is not None
+        own = natural_test(parts, dataset.train_group, dataset.test_group)
+        return parts, ClientTest("test", own)
+    if task.client_test is None:
+        return parts, None
+    parts, own = set_aside(parts, task.client_test, seed)
+    return parts, ClientTest("train", own)
 
 
 def _dataset(options: dict[str, Any]) -> Dataset:
@@ -115,6 +155,18 @@ def _initialized(
         return build_model(kind, input_shape, classes, **options)
 
 
+def _check_batch_norm(model: torch.nn.Module, choice: str | None) -> None:
+    """Raise :class:`ScenarioError` unless ``federation.batch_norm`` goes with the model."""
+    keeps = bool(running_norms(model))
+    if keeps and choice is None:
+        raise ScenarioError(f"federation.batch_norm is missing: task.model {BATCH_NORM_CHOICES}")
+    if choice is not None and not keeps:
+        raise ScenarioError(
+            f"federation.batch_norm: '{choice}' says what becomes of the running statistics of "
+            "batch normalization, and task.model keeps none; leave it out"
+        )
+
+
 def recipe(local: Local) -> Recipe:
     """How every client trains."""
     sgd = local.optimizer
@@ -129,18 +181,32 @@ def recipe(local: Local) -> Recipe:
     )
 
 
-def resolve_executor(execution: Execution, profile: Profile) -> str:
+BATCHED_MODELS = ("logistic", "mlp")
+"""``executor: auto`` trains these kinds of models in lanes: their steps take less time than
+starting them one by one. Convolutions in lanes gain little on a CPU."""
+
+
+def resolve_executor(execution: Execution, model_kind: str, profile: Profile) -> str:
     """The fixed rule behind ``executor: auto``: of model and device only."""
-    if execution.device == "cuda":
-        if execution.executor == "processes":
-            raise ScenarioError(
-                "execution.executor: processes runs on the CPU; use inline (or auto) with "
-                "device: cuda"
-            )
-        return "inline"
+    on_gpu = execution.device == "cuda"
+    if on_gpu and execution.executor == "processes":
+        raise ScenarioError(
+            "execution.executor: processes runs on the CPU; use inline or batched (or auto) with "
+            "device: cuda"
+        )
     if execution.executor != "auto":
         return execution.executor
-    return "processes" if profile.forward_macs >= PROCESSES_FROM_MACS else "inline"
+    if not on_gpu and profile.forward_macs >= PROCESSES_FROM_MACS:
+        return "processes"
+    return "batched" if model_kind in BATCHED_MODELS else "inline"
+
+
+def start_workers_early(scenario: Scenario) -> None:
+    """Where worker processes are likely, load their libraries while the data are read."""
+    execution = scenario.execution
+    likely = execution.executor == "auto" and scenario.task.model.kind not in BATCHED_MODELS
+    if execution.device == "cpu" and (likely or execution.executor == "processes"):
+        processes.prepare()
 
 
 def torch_device(name: str) -> torch.device:
@@ -172,11 +238,26 @@ def workbench(setting: Setting, device: torch.device) -> Workbench:
         tensor(data.test_x),
         tensor(data.test_y),
         setting.partition,
+        setting.client_test,
     )
 
 
-def executor(kind: str, bench: Workbench, workers: int) -> Executor:
-    """The executor of that kind."""
+def lanes(scenario: Scenario, bench: Workbench) -> StepProgram | None:
+    """What ``executor: batched`` runs; None with another executor.
+
+    Raises :class:`ScenarioError` for a model that cannot be trained in lanes.
+    """
+    if scenario.execution.executor != "batched":
+        return None
+    width, rows = LANES[scenario.execution.device], scenario.local.batch_size
+    with one_thread():
+        return step_program(bench.layout, rows, width, bench.train_x, bench.train_y)
+
+
+def executor(kind: str, bench: Workbench, workers: int, step: StepProgram | None) -> Executor:
+    """The executor of that kind; ``step`` as :func:`lanes` gives it."""
+    if step is not None:
+        return Batched(bench, step, workers if bench.layout.device.type == "cpu" else 1)
     return Processes(bench, workers) if kind == "processes" else Inline(bench)
 
 
@@ -185,10 +266,11 @@ def fingerprint(scenario: Scenario) -> dict[str, str]:
     model = scenario.task.model
     sources = sorted((Path(emulator.__file__).parent / "learning").rglob("*.py"))
     sources.append(Path(random_streams.__file__))
+    executor, device = scenario.execution.executor, scenario.execution.device
     found = {
         "learning plane": _digest(b"".join(path.read_bytes() for path in sources)),
         **{name: version(name) for name in ("torch", "numpy", "scipy", "scikit-learn")},
-        "executor": scenario.execution.executor,
+        "executor": f"batched, {LANES[device]} lanes" if executor == "batched" else executor,
         "dtype": "float32",
         "machine": platform.machine(),
     }

@@ -8,22 +8,33 @@ was torn by a kill and is cut off.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from emulator.errors import RunError
 
 
 class AppendedFile:
-    """Write with :meth:`line`; nothing is on disk for sure before :meth:`flush`.
+    """Append to :attr:`buffer`; nothing is on disk for sure before :meth:`flush`.
 
+    ``encode(items)`` gives the lines of what was appended, each with its newline.
     ``valid_bytes``: what the file holds beyond is not compared but overwritten (the end of a
     finished run that is extended).
     """
 
-    def __init__(self, path: Path, *, hashed: bool = False, valid_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        encode: Callable[[list[Any]], bytes],
+        *,
+        hashed: bool = False,
+        valid_bytes: int | None = None,
+    ) -> None:
         self.path = path
-        self.buffer: list[str] = []
-        """Lines that wait for :meth:`flush`; append to it, or call :meth:`line`."""
+        self._encode = encode
+        self.buffer: list[Any] = []
+        """Lines, or rows of a table, that wait for :meth:`flush`; append to it."""
         self.broken = False
         """Set by a flush that did not come to its end: nothing more is written."""
         self._flushed_lines = 0
@@ -38,14 +49,6 @@ class AppendedFile:
         """How many lines there are."""
         return self._flushed_lines + len(self.buffer)
 
-    def line(self, text: str) -> None:
-        """Add one line (without its newline).
-
-        A line that differs from the one that the file holds at this place is found by
-        :meth:`flush`, which raises :class:`RunError`.
-        """
-        self.buffer.append(text)
-
     @property
     def replaying(self) -> bool:
         """Whether lines are still being compared with those on disk."""
@@ -57,37 +60,41 @@ class AppendedFile:
             return
         self.broken = True
         if self.buffer:
-            start = self._compare() if self._replaying else 0
-            if start < len(self.buffer):
-                data = ("\n".join(self.buffer[start:]) + "\n").encode()
-                self._file.write(data)
-                if self._sha256 is not None:
-                    self._sha256.update(data)
+            data = self._encode(self.buffer)
+            if self._replaying:
+                data = self._compare(data)
+            self._file.write(data)
+            if self._sha256 is not None:
+                self._sha256.update(data)
             self._flushed_lines += len(self.buffer)
             self.buffer.clear()
         self._file.flush()
         self.broken = False
 
-    def _compare(self) -> int:
-        """Compare buffered lines with the file; the index of the first that goes beyond it."""
-        for index, text in enumerate(self.buffer):
+    def _compare(self, data: bytes) -> bytes:
+        """Compare lines with the file; those that go beyond it.
+
+        Raises :class:`RunError` for a line that differs from the one on disk at its place.
+        """
+        lines = data.splitlines(keepends=True)
+        for index, line in enumerate(lines):
             position = self._file.tell()
             found = self._file.readline() if position < self._valid_bytes else b""
             if not found.endswith(b"\n"):
                 self._cut(position)
-                return index
-            expected = found[:-1].decode(errors="replace")
-            if expected != text:
+                return b"".join(lines[index:])
+            if found != line:
                 raise RunError(
                     f"{self.path}:{self._flushed_lines + index + 1}: replaying the run gives "
-                    f"another line than the file holds.\n  on disk:  {expected}\n"
-                    f"  replayed: {text}\n"
+                    "another line than the file holds.\n"
+                    f"  on disk:  {found[:-1].decode(errors='replace')}\n"
+                    f"  replayed: {line[:-1].decode()}\n"
                     "The file was changed, or the scenario, the traces or the program were; use "
                     "--restart to begin anew"
                 )
             if self._sha256 is not None:
                 self._sha256.update(found)
-        return len(self.buffer)
+        return b""
 
     def _cut(self, position: int) -> None:
         self._file.seek(position)

@@ -1,98 +1,105 @@
 """Turns what happens into lines of the event log and rows of the tables.
 
-Events that come by the million are formatted by hand: ``json`` and ``csv`` would cost more than
-the event itself. Numbers are written as Python writes them, so that they round-trip.
+Events that come by the million are formatted by hand: ``json`` would cost more than the event
+itself. Numbers are written with the shortest digits that give them back.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import MutableSequence, Sequence
 from typing import Any
 
-from emulator.recording.appended_file import AppendedFile
 from emulator.recording.run_directory import RunDirectory
 from emulator.simulation.participations import Outcome, Participation
 
 _BUFFERED_LINES = 20_000
 
 
-def _cell(time_s: float) -> str:
-    """A time, or nothing when it never came."""
-    return "" if math.isnan(time_s) else repr(time_s)
+class ByClient:
+    """What each client did; one number a client in every sequence."""
+
+    def __init__(self, clients: int) -> None:
+        self.participations: MutableSequence[int] = array("q", bytes(8 * clients))
+        self.reported: MutableSequence[int] = array("q", bytes(8 * clients))
+        self.busy_s: MutableSequence[float] = array("d", bytes(8 * clients))
+        self.size_bytes: MutableSequence[int] = array("q", bytes(8 * clients))
+        self.accuracy: dict[int, float] = {}
 
 
 class Recorder:
     """Writes to the open tables of a run directory."""
 
-    def __init__(self, directory: RunDirectory) -> None:
+    def __init__(self, directory: RunDirectory, clients: int) -> None:
         self._directory = directory
-        self._events: AppendedFile = directory.events
-        self._versions, self._metrics = directory.versions, directory.metrics
-        self._event_lines, self._update_lines = directory.events.buffer, directory.updates.buffer
+        self._event_lines = directory.events.buffer
+        self._update_rows = directory.updates.buffer
+        self._version_rows = directory.versions.buffer
+        self._metric_rows = directory.metrics.buffer
         self.bytes_down = 0
         self.bytes_up = 0
         self._version_bytes = (0, 0)
-        self.by_client: dict[int, list[float]] = {}
+        self.by_client = ByClient(clients)
         self.aggregated = 0
+        self._now_s, self._now_text = 0.0, "0.0"
 
     def event(self, t_s: float, event: str, entity: str, **fields: Any) -> None:
         """Any event that is not frequent."""
         record = {"t": t_s, "type": event, "entity": entity, **fields}
-        self._events.line(json.dumps(record, separators=(",", ":")))
+        self._event_lines.append(json.dumps(record, separators=(",", ":")))
+
+    def _text(self, t_s: float) -> str:
+        """The instant in digits; several things happen at one."""
+        if t_s is not self._now_s:
+            self._now_s, self._now_text = t_s, repr(t_s)
+        return self._now_text
 
     def dispatch(self, p: Participation, update_id: str) -> None:
         """A task begins, or joins the queue of its client."""
-        p.dispatched_text = text = repr(p.dispatched_s)
         self._event_lines.append(
-            f'{{"t":{text},"type":"dispatch","entity":"client/{p.client}",'
+            f'{{"t":{self._text(p.dispatched_s)},"type":"dispatch","entity":"client/{p.client}",'
             f'"task":{p.task},"version":{p.version},"update":"{update_id}"}}'
         )
 
     def upload(self, p: Participation) -> None:
         """An upload is complete."""
-        p.ended_text = text = repr(p.ended_s)
         self._event_lines.append(
-            f'{{"t":{text},"type":"upload","entity":"client/{p.client}","task":{p.task}}}'
+            f'{{"t":{self._text(p.ended_s)},"type":"upload","entity":"client/{p.client}",'
+            f'"task":{p.task}}}'
         )
 
     def end(self, t_s: float, p: Participation) -> None:
         """A participation ends in something else than a report."""
         self._event_lines.append(
-            f'{{"t":{t_s!r},"type":"end","entity":"client/{p.client}","task":{p.task},'
+            f'{{"t":{self._text(t_s)},"type":"end","entity":"client/{p.client}","task":{p.task},'
             f'"outcome":"{p.outcome}"}}'
         )
 
     def update(self, p: Participation) -> None:
         """A participation's final record."""
-        busy_s, reported = p.busy_s, p.outcome is Outcome.REPORTED
-        if reported:
+        client, outcome, busy_s = p.client, p.outcome, p.busy_s
+        by_client, wasted_s = self.by_client, busy_s
+        if outcome is Outcome.REPORTED:
             down, up = p.terms.down_bytes, p.terms.up_bytes
+            by_client.reported[client] += 1
+            wasted_s = 0.0
         else:
             down, up = round(p.bytes_down), round(p.bytes_up)
+            if outcome is Outcome.IN_FLIGHT:
+                wasted_s = 0.0
         self.bytes_down += down
         self.bytes_up += up
-        tally = self.by_client.get(p.client)
-        if tally is None:
-            tally = self.by_client[p.client] = [0, 0, 0.0, 0]
-        tally[0] += 1
-        tally[2] += busy_s
-        tally[3] += down + up
-        if reported:
-            tally[1] += 1
-            self._update_lines.append(
-                f"{p.client},,{p.version},{p.dispatched_text},{p.downloaded_s!r},{p.trained_s!r},"
-                f"{p.ended_text},reported,{p.staleness},{p.samples},{down},{up},0.0"
+        by_client.participations[client] += 1
+        by_client.busy_s[client] += busy_s
+        by_client.size_bytes[client] += down + up
+        self._update_rows.append(
+            (
+                client, None, p.version, p.dispatched_s, p.downloaded_s, p.trained_s, p.uploaded_s,
+                outcome, p.staleness, p.samples, down, up, wasted_s,
             )
-        else:
-            wasted_s = 0.0 if p.outcome is Outcome.IN_FLIGHT else busy_s
-            self._update_lines.append(
-                f"{p.client},,{p.version},{p.dispatched_s!r},{_cell(p.downloaded_s)},"
-                f"{_cell(p.trained_s)},{_cell(p.uploaded_s)},{p.outcome},"
-                f"{'' if p.staleness is None else p.staleness},{p.samples},{down},{up},"
-                f"{wasted_s!r}"
-            )
+        )  # fmt: skip
         if len(self._event_lines) > _BUFFERED_LINES:
             self._directory.flush()
 
@@ -109,17 +116,37 @@ class Recorder:
         staleness = [p.staleness or 0 for p in updates]
         mean = math.fsum(staleness) / len(staleness)
         down, up = self.bytes_down, self.bytes_up
-        self._versions.line(
-            f"{t_s!r},{version},,{len(updates)},{mean!r},{max(staleness)},{t_s - since_s!r},"
-            f"{down - self._version_bytes[0]},{up - self._version_bytes[1]}"
-        )
+        self._version_rows.append(
+            (
+                t_s, version, None, len(updates), mean, max(staleness), t_s - since_s,
+                down - self._version_bytes[0], up - self._version_bytes[1],
+            )
+        )  # fmt: skip
         self._version_bytes = (down, up)
-        tasks = ",".join(str(p.task) for p in updates)
-        self._events.line(
-            f'{{"t":{t_s!r},"type":"aggregate","entity":"server","version":{version},'
+        tasks = ",".join([str(p.task) for p in updates])
+        self._event_lines.append(
+            f'{{"t":{self._text(t_s)},"type":"aggregate","entity":"server","version":{version},'
             f'"tasks":[{tasks}],"state":"{state_id}"}}'
         )
 
     def metric(self, t_s: float, version: int, metric: str, value: float, n: int) -> None:
         """A value of the global model on the test set."""
-        self._metrics.line(f"{t_s!r},{version},,global,test,{metric},{value!r},{n}")
+        self._metric_rows.append(
+            (t_s, version, None, "global", "test", metric, _finite_or_word(value), n)
+        )
+
+    def client_metrics(
+        self, t_s: float, version: int, client: int, accuracy: float, loss: float, n: int
+    ) -> None:
+        """The global model on the samples that one client is tested on."""
+        self.by_client.accuracy[client] = accuracy
+        for metric, value in (("accuracy", accuracy), ("loss", loss)):
+            self._metric_rows.append(
+                (t_s, version, None, f"client/{client}", "client", metric,
+                 _finite_or_word(value), n)
+            )  # fmt: skip
+
+
+def _finite_or_word(value: float) -> float | str:
+    """A loss may be infinite or no number at all; JSON knows neither."""
+    return value if math.isfinite(value) else repr(value)

@@ -11,7 +11,14 @@ from typing import IO, Any
 
 from emulator.errors import ScenarioError
 from emulator.recording.appended_file import AppendedFile
-from emulator.recording.tables import CLIENTS, METRICS, UPDATES, VERSIONS
+from emulator.recording.tables import (
+    CLIENTS,
+    METRICS,
+    UPDATES,
+    VERSIONS,
+    encode_lines,
+    encode_rows,
+)
 
 _OWN_FILES = (
     "manifest.json", "scenario.yaml", "resolved.yaml", "events.jsonl", "versions.csv",
@@ -59,19 +66,18 @@ class RunDirectory:
         self._close_tables()
         valid = valid_bytes or {}
 
-        def table(name: str, *, hashed: bool = False) -> AppendedFile:
-            return AppendedFile(self.path / name, hashed=hashed, valid_bytes=valid.get(name))
+        def table(name: str, columns: tuple[str, ...]) -> AppendedFile:
+            file = AppendedFile(self.path / name, encode_rows, valid_bytes=valid.get(name))
+            file.buffer.append(columns)
+            return file
 
-        self.events = table("events.jsonl", hashed=True)
-        self.versions = table("versions.csv")
-        self.updates = table("updates.csv")
-        self.metrics = table("metrics.csv")
-        for file, columns in (
-            (self.versions, VERSIONS),
-            (self.updates, UPDATES),
-            (self.metrics, METRICS),
-        ):
-            file.line(",".join(columns))
+        events = "events.jsonl"
+        self.events = AppendedFile(
+            self.path / events, encode_lines, hashed=True, valid_bytes=valid.get(events)
+        )
+        self.versions = table("versions.csv", VERSIONS)
+        self.updates = table("updates.csv", UPDATES)
+        self.metrics = table("metrics.csv", METRICS)
 
     @property
     def tables(self) -> tuple[AppendedFile, ...]:
@@ -100,8 +106,8 @@ class RunDirectory:
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         self.write_text("manifest.json", json.dumps(manifest, indent=2) + "\n")
 
-    def write_clients(self, rows: list[str]) -> None:
-        self.write_text("clients.csv", "\n".join((",".join(CLIENTS), *rows)) + "\n")
+    def write_clients(self, rows: list[tuple[Any, ...]]) -> None:
+        self.write_text("clients.csv", encode_rows([CLIENTS, *rows]).decode())
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a whole file; a reader never sees half of it."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
 VERSIONS = (
     "sim_time_s", "version", "cohort", "updates", "staleness_mean", "staleness_max",
     "round_duration_s", "bytes_down", "bytes_up",
@@ -16,3 +21,19 @@ METRICS = (
 CLIENTS = (
     "client", "participations", "reported", "accuracy", "online_s", "busy_s", "bytes",
 )  # fmt: skip
+
+
+def encode_rows(rows: Sequence[Sequence[Any]]) -> bytes:
+    """Rows of numbers and plain words as lines of CSV; None and NaN leave their cell empty.
+
+    Rows come by the million. ``csv`` writes a float in a microsecond; orjson, which also writes the
+    shortest digits that give the number back, takes a tenth. Words must not hold a quote, a comma,
+    a bracket, a backslash or ``null``: the program writes all of them itself.
+    """
+    text = orjson.dumps(rows)[2:-2].replace(b"],[", b"\n")
+    return text.replace(b"null", b"").replace(b'"', b"") + b"\n"
+
+
+def encode_lines(lines: Sequence[str]) -> bytes:
+    """Lines of text."""
+    return ("\n".join(lines) + "\n").encode()

@@ -39,7 +39,8 @@ def catalogue(axis: str | None = None) -> str:
         owner, field = _AXES[name]
         for model in _models(owner.model_fields[field].annotation):
             kind = get_args(model.model_fields["kind"].annotation)[0]
-            about = " ".join((inspect.getdoc(model) or "").split())
+            # Its own words: getdoc() would take those of the base class where it has none.
+            about = " ".join((model.__dict__.get("__doc__") or "").split())
             lines.append(f"  {kind}" + (f": {about}" if about else ""))
             lines.extend(
                 f"      {option}{_default(info)}"

@@ -8,22 +8,25 @@ file's line. One line a fault, ordered by place in the file.
 
 from __future__ import annotations
 
-import enum
+import math
 import re
-import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Final
 
-from pydantic import BaseModel, Discriminator, RootModel, Tag, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ValidationError
 
 from emulator.errors import ScenarioError, nearest
+from emulator.scenario.expected import Expected, expectation, of_field
 from emulator.scenario.source import Loc, Place, Source, cut, printable, shown
 
-__all__ = ["explain"]
+__all__ = ["explain", "placed"]
 
 _MOST_LINES: Final = 40
+_MISSING: Final = "missing; required key"
+_SPACE: Final = " (a space is needed after ':')"
+_FAR: Final = 1_000_000
 _MOST_HOMES: Final = 3  # a key that lives in more places than this says nothing about the error
 
 _MUST_BE: Final[Mapping[str, str]] = {
@@ -36,6 +39,7 @@ _MUST_BE: Final[Mapping[str, str]] = {
     "mapping_type": "must be a mapping",
     "model_attributes_type": "must be a mapping",
     "model_type": "must be a mapping",
+    "path_type": "must be the path of a file or folder",
     "string_type": "must be a string",
     "tuple_type": "must be a list",
 }
@@ -57,130 +61,26 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> S
     faults: list[_Fault] = []
     for site, item in _meant(sites, source):
         faults += _faults(site, item, source, model)
-    lines = [fault.text(source) for fault in sorted(_joined(faults), key=_Fault.order)]
+    told = sorted(_joined(_without_echoes(faults)), key=_Fault.order)
+    lines = [fault.text(source) for fault in told]
     lines = list(dict.fromkeys(lines))
     if len(lines) > _MOST_LINES:
         lines[_MOST_LINES:] = [f"{source.path}: … and {len(lines) - _MOST_LINES} more"]
     return ScenarioError("\n".join(lines))
 
 
-# --- what the model expects at a place -----------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Expected:
-    """A type without its wrappers; of a union, the members without None."""
-
-    core: Any
-    members: tuple[_Expected, ...] = ()
-    discriminator: str | Callable[..., Any] | None = None
-    tag: str | None = None
-    limits: tuple[object, ...] = ()
-
-    @property
-    def model(self) -> type[BaseModel] | None:
-        is_model = isinstance(self.core, type) and issubclass(self.core, BaseModel)
-        return self.core if is_model else None
-
-    @property
-    def container(self) -> type | None:
-        """``dict`` or ``list`` if it holds values of its own at further steps of a path."""
-        core = get_origin(self.core) or self.core
-        if core is dict:
-            return dict
-        return list if core in (list, tuple, set, frozenset) else None
-
-    def below(self, part: str | int) -> _Expected | None:
-        """What is expected one step further, or None if the model can't tell."""
-        if self.model is not None:
-            field = self.fields().get(str(part))
-            return None if field is None else _of_field(field)
-        args = [arg for arg in get_args(self.core) if arg is not Ellipsis]
-        if self.container is dict and len(args) == 2:
-            return _expected(args[1])
-        if self.container is list and args and isinstance(part, int):
-            return _expected(args[min(part, len(args) - 1)])
-        return None
-
-    def fields(self) -> dict[str, FieldInfo]:
-        """The fields of a model by the key that a file has for them."""
-        if self.model is None:
-            return {}
-        return {_key(name, field): field for name, field in self.model.model_fields.items()}
-
-    def tags(self) -> dict[str, _Expected]:
-        """The members of a tagged union by tag, in the order of the model."""
-        found: dict[str, _Expected] = {}
-        for member in self.members:
-            if member.tag is not None:
-                found.setdefault(member.tag, member)
-            elif member.members:
-                found |= replace(member, discriminator=self.discriminator).tags()
-            elif isinstance(self.discriminator, str) and self.discriminator in member.fields():
-                for value in _of_field(member.fields()[self.discriminator]).choices():
-                    found.setdefault(str(value), member)
-        return found
-
-    def choices(self) -> tuple[Any, ...]:
-        """The values of a Literal or an Enum."""
-        if get_origin(self.core) is Literal:
-            return get_args(self.core)
-        if isinstance(self.core, type) and issubclass(self.core, enum.Enum):
-            return tuple(member.value for member in self.core)
-        return tuple(value for member in self.members for value in member.choices())
-
-
-def _key(name: str, field: FieldInfo) -> str:
-    for alias in (field.validation_alias, field.alias):
-        if isinstance(alias, str):
-            return alias
-    return name
-
-
-def _of_field(field: FieldInfo) -> _Expected:
-    return _expected(field.annotation, (field,))
-
-
-def _expected(annotation: Any, metadata: tuple[Any, ...] = ()) -> _Expected:
-    """The annotation without Annotated, type aliases and None; what they said is kept."""
-    while True:
-        if get_origin(annotation) is Annotated:
-            annotation, *more = get_args(annotation)
-            metadata = (*metadata, *more)
-        elif hasattr(annotation, "__value__"):  # a type alias
-            annotation = annotation.__value__
-        else:
-            break
-    discriminator, tag, limits = _said(metadata)
-    if get_origin(annotation) in (Union, types.UnionType):
-        given = [arg for arg in get_args(annotation) if arg is not type(None)]
-        if len(given) == 1:
-            return _expected(given[0], metadata)
-        members = tuple(_expected(arg) for arg in given)
-        return _Expected(None, members, discriminator, tag, limits)
-    if isinstance(annotation, type) and issubclass(annotation, RootModel):
-        return _of_field(annotation.model_fields["root"])
-    return _Expected(annotation, (), None, tag, limits)
-
-
-def _said(metadata: tuple[Any, ...]) -> tuple[Any, str | None, tuple[object, ...]]:
-    """(discriminator, tag, constraints) of an Annotated or a field."""
-    discriminator, tag = None, None
-    limits: tuple[object, ...] = ()
-    for item in metadata:
-        if isinstance(item, FieldInfo):
-            inner, _, more = _said(tuple(item.metadata))
-            discriminator = item.discriminator or inner or discriminator
-            limits += more
-        elif isinstance(item, Tag):
-            tag = item.tag
-        elif isinstance(item, Discriminator):
-            discriminator = item
-        else:
-            limits += (item,)
-    if isinstance(discriminator, Discriminator):
-        discriminator = discriminator.discriminator
-    return discriminator, tag, limits
+@contextmanager
+def placed(source: Source) -> Iterator[None]:
+    """A ScenarioError that leaves the body and begins with the path of a key, such as
+    ``task.partition: …``, gets the key's place in front, as in :func:`explain`."""
+    try:
+        yield
+    except ScenarioError as error:
+        path = _leading_path(str(error))
+        if type(error) is not ScenarioError or len(path) < 2 or source.find(path[:1]) is None:
+            raise
+        where = source.where(source.place(path))
+        raise ScenarioError(f"{where}: {error}") from error.__cause__
 
 
 # --- from pydantic's path to the file's ----------------------------------------------------
@@ -194,7 +94,7 @@ class _Branch:
     union: Loc
     path: Loc
     name: str
-    member: _Expected | None
+    member: Expected | None
 
     def takes(self, content: object) -> bool:
         """Whether it is for values of this kind: mapping, list or scalar."""
@@ -212,14 +112,14 @@ class _Site:
     """Where an error is in the file, and what the model expects there (None: it can't tell)."""
 
     path: Loc
-    expected: _Expected | None
+    expected: Expected | None
     branches: tuple[_Branch, ...]
 
 
 def _site(model: type[BaseModel], source: Source, loc: Loc) -> _Site:
     path: Loc = ()
     branches: list[_Branch] = []
-    expected: _Expected | None = _expected(model)
+    expected: Expected | None = expectation(model)
     for at, part in enumerate(loc):
         if expected is not None and expected.discriminator is not None:
             expected = expected.tags().get(str(part))
@@ -239,7 +139,7 @@ def _site(model: type[BaseModel], source: Source, loc: Loc) -> _Site:
     return _Site(path, expected, tuple(branches))
 
 
-def _member(union: _Expected, name: str) -> _Expected | None:
+def _member(union: Expected, name: str) -> Expected | None:
     """The member of an untagged union that pydantic names ``name`` on its path."""
     while match := _WRAPPED.fullmatch(name):
         name = match[1]
@@ -294,6 +194,17 @@ def _dotted(path: Loc) -> str:
     return ".".join(cut(str(part)) for part in path)
 
 
+def _without_echoes(faults: list[_Fault]) -> list[_Fault]:
+    """The faults without keys that are missing only because they are misspelt."""
+    told = {(f.path[:-1], f.message.partition(";")[0]) for f in faults}
+    return [
+        f
+        for f in faults
+        if not f.message.startswith(_MISSING)
+        or (f.path[:-1], f"unknown key (did you mean '{f.path[-1]}'?)") not in told
+    ]
+
+
 def _joined(faults: list[_Fault]) -> list[_Fault]:
     """The members of one union that complain of the same value share a line."""
     lines: dict[tuple[Loc, object], _Fault] = {}
@@ -301,7 +212,9 @@ def _joined(faults: list[_Fault]) -> list[_Fault]:
         key = (fault.path, at if fault.union is None else fault.union)
         known = lines.setdefault(key, fault)
         if fault.message not in known.message:
-            lines[key] = replace(known, message=f"{known.message}; or {fault.message}")
+            # That the value is not allowed, and what was found, is said once.
+            more = fault.message.partition(" is not allowed; allowed: ")[2] or fault.message
+            lines[key] = replace(known, message=f"{known.message}; or {more}")
     return list(lines.values())
 
 
@@ -313,7 +226,8 @@ def _faults(
         text = str(item["ctx"]["error"]) or "is not allowed"
         found = [_own(line, site, source) for line in text.splitlines()]
     elif kind == "missing":
-        found = [_Fault(source.key_place(path), path, f"missing; required key{_hint(site)}")]
+        what = "missing; required item" if isinstance(path[-1], int) else _MISSING
+        found = [_Fault(source.key_place(path), path, f"{what}{_hint(site)}")]
     elif kind == "extra_forbidden":
         parent = _site(model, source, item["loc"][:-1])
         found = [_Fault(source.key_place(path), path, _unknown_key(site, parent, model))]
@@ -331,17 +245,23 @@ def _own(line: str, site: _Site, source: Source) -> _Fault:
     """A line of a validator's own text, at the value whose path it begins with, if any."""
     node = source.find(site.path)
     if node is not None and isinstance(node.content, Mapping):
-        match = _LEADING_PATH.match(line)
-        parts = match[0].split(".") if match else []
-        named = tuple(int(part) if part.isdigit() else part for part in parts)
+        named = _leading_path(line)
         for path in ((*site.path, *named), named):
             if named and source.find(path) is not None:
                 # A path in full is not said twice.
                 shown_path = () if path == named else site.path
                 return _Fault(source.place(path), shown_path, line)
+        if len(named) > 1 and source.find(named[:1]) is not None:
+            return _Fault(source.key_place(named), (), line)  # of a key that is not there
     elif node is not None and shown(node.content) not in line and str(node.content) not in line:
         line = f"{line}, found {shown(node.content)}"
     return _Fault(source.place(site.path), site.path, line)
+
+
+def _leading_path(text: str) -> Loc:
+    match = _LEADING_PATH.match(text)
+    parts = match[0].split(".") if match else []
+    return tuple(int(part) if part.isdigit() else part for part in parts)
 
 
 def _hint(site: _Site) -> str:
@@ -361,22 +281,19 @@ def _listed(choices: Any) -> str:
 def _unknown_key(site: _Site, parent: _Site, model: type[BaseModel]) -> str:
     key = str(site.path[-1])
     known = parent.expected.fields() if parent.expected else {}
-    hint = nearest(key, known)
-    if not hint:
-        homes = list(dict.fromkeys(_homes(_expected(model), key, "", "", ())))
-        here = [tag for home, tag in homes if home == _dotted(parent.path) and tag]
-        if here:
-            hint = f" (it goes with {' or '.join(here)})"
-        elif 0 < len(homes) <= _MOST_HOMES:
-            places = [(home or "the top level") + (tag and f" with {tag}") for home, tag in homes]
-            hint = f" (it belongs under {', or '.join(places)})"
+    homes = list(dict.fromkeys(_homes(expectation(model), key, "", "", ())))
+    here = [tag for home, tag in homes if home == _dotted(parent.path) and tag]
+    hint = f" (it goes with {' or '.join(here)})" if here else nearest(key, known)
+    if not hint and 0 < len(homes) <= _MOST_HOMES and _dotted(parent.path) not in dict(homes):
+        places = [(home or "the top level") + (tag and f" with {tag}") for home, tag in homes]
+        hint = f" (it belongs under {', or '.join(places)})"
     if not hint and ":" in key:
-        hint = " (a space is needed after ':')"
+        hint = _SPACE
     return f"unknown key{hint}; allowed: {', '.join(known) or 'no keys'}"
 
 
 def _homes(
-    expected: _Expected, key: str, path: str, tag: str, above: tuple[Any, ...]
+    expected: Expected, key: str, path: str, tag: str, above: tuple[Any, ...]
 ) -> Iterator[tuple[str, str]]:
     """All (path, tag that chooses the member there) under which the model knows ``key``."""
     if expected.model is not None:
@@ -386,7 +303,7 @@ def _homes(
             if name == key:
                 yield path, tag
             deeper = f"{path}.{name}" if path else name
-            yield from _homes(_of_field(field), key, deeper, "", (*above, expected.model))
+            yield from _homes(of_field(field), key, deeper, "", (*above, expected.model))
     elif isinstance(expected.discriminator, str):
         for value, member in expected.tags().items():
             chosen = f"{expected.discriminator}: {value}"
@@ -416,7 +333,8 @@ def _wrong_tag(site: _Site, item: dict[str, Any], source: Source) -> _Fault:
         return _Fault(source.place(site.path), site.path, message)
     path = (*site.path, key)
     if given is None or source.find(path) is None:
-        message = f"missing; required key; allowed: {allowed}"
+        glued = any(name.startswith(f"{key}:") for name, _ in _entries(found))
+        message = f"{_MISSING}{_SPACE * glued}; allowed: {allowed}"
         return _Fault(source.key_place(path), path, message)
     value = dict(_entries(found))[key]
     message = f"unknown {key} {shown(value)}{nearest(str(given), tags)}; allowed: {allowed}"
@@ -438,15 +356,22 @@ def _wrong_value(site: _Site, item: dict[str, Any], source: Source) -> str:
         allowed = _listed(choices) or str(item["ctx"].get("expected", ""))
         hint = nearest(str(value), (c for c in choices if isinstance(c, str)))
         return f"{shown(value)} is not allowed{hint}; allowed: {allowed}"
-    must = _MUST_BE.get(kind) or item["msg"].replace("Input should", "must", 1)
+    if kind in ("too_short", "too_long"):
+        bound, limit = ("least", "min") if kind == "too_short" else ("most", "max")
+        length = item["ctx"]["actual_length"]
+        items = item["ctx"][f"{limit}_length"]
+        return f"must have at {bound} {items} item{'s' * (items != 1)}, found {length}"
+    must = _MUST_BE.get(kind) or re.sub("^(?:Input|String) should", "must", item["msg"])
     if expected is not None and must == "must be a mapping":
         must += _mapping_hint(expected, value)
     if kind.startswith(("greater_than", "less_than")) and expected and expected.limits:
+        # Who is below 1 need not hear of a bound at 2^53.
+        farthest = _FAR if kind.startswith("greater_than") else math.inf
         bounds = (
             f"{words} {getattr(limit, name)}"
             for name, words in _BOUNDS.items()
             for limit in expected.limits
-            if getattr(limit, name, None) is not None
+            if getattr(limit, name, None) is not None and getattr(limit, name) < farthest
         )
         must = f"must be {' and '.join(bounds)}"
     if kind == "string_type" and isinstance(value, int | float):
@@ -454,7 +379,7 @@ def _wrong_value(site: _Site, item: dict[str, Any], source: Source) -> str:
     return f"{must}, found {shown(value)}"
 
 
-def _mapping_hint(expected: _Expected, value: object) -> str:
+def _mapping_hint(expected: Expected, value: object) -> str:
     """What the mapping holds; for a bare tag (``pacing: buffered``), how to write it."""
     key, tags = expected.discriminator, expected.tags()
     if not isinstance(key, str):

@@ -43,6 +43,12 @@ _WORDS: Final[Mapping[str, Scalar]] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _LARGEST_INTEGER: Final = 2**128
+# What PyYAML's complaint, which begins with the key, most often means.
+_HINTS: Final[Mapping[str, str]] = {
+    "could not find expected ':'": "; a key is followed by a colon and a space",
+    "expected <block end>": "; check the indentation, and that quotes and brackets match",
+    "mapping values are not allowed": "; check the indentation, and quote a text that holds ': '",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,12 +298,19 @@ class _Composer:
 
     def _fail_syntax(self, error: yaml.MarkedYAMLError, last: Place) -> NoReturn:
         mark = error.problem_mark or error.context_mark
-        place = last if mark is None else _place(mark)
         problem = error.problem or error.context or "syntax error"
+        if problem.startswith("could not find expected ':'"):
+            mark = error.context_mark or mark  # the key, and not what comes after it
+        place = last if mark is None else _place(mark)
         if "'\\t'" in problem:
             self._fail(place, "not valid YAML: a tab; indent and separate with spaces only")
-        context = f" ({error.context})" if error.context and error.problem else ""
-        self._fail(place, printable(f"not valid YAML: {problem}{context}"))
+        context = error.context if error.problem and error.context else ""
+        if context and error.context_mark is not None and _place(error.context_mark) != place:
+            begun = _place(error.context_mark)
+            context += f" that begins at {begun.line}:{begun.column}"
+        told = f"not valid YAML: {problem}" + (f" ({context})" if context else "")
+        hint = next((hint for start, hint in _HINTS.items() if problem.startswith(start)), "")
+        self._fail(place, printable(told + hint))
 
     def _node(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent, place: Place) -> None:
         if event.tag is not None:

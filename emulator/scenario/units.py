@@ -73,6 +73,7 @@ def _scaled(
 _DECIMAL: Final = ("", "k", "M", "G", "T")
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti")
 _ONE: Final = Fraction(1)
+_BITS: Final = ("b/s", "bit/s", "bits/s", "bit", "bits")
 
 _TIME: Final = _Dimension(
     noun="duration",
@@ -111,7 +112,7 @@ _RATE: Final = _Dimension(
     | _scaled("B/s", _ONE, 1024, _BINARY),
     misspellings={
         **{f"{p}Bps": f"{p}B/s' or '{p}bps" for p in _DECIMAL},
-        **{f"{p}{suffix}": f"{p}bps" for p in _DECIMAL for suffix in ("b/s", "bit/s", "bits/s")},
+        **{f"{p}{suffix}": f"{p}bps" for p in _DECIMAL for suffix in _BITS},
         **{f"{p}B": f"{p}B/s" for p in _DECIMAL + _BINARY},
     },
 )

@@ -20,7 +20,7 @@ import operator
 from collections.abc import Callable, Generator
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, overload
 
 import simpy
 from simpy.events import PENDING, Event
@@ -45,28 +45,34 @@ _ENTITY_BITS = 40
 
 
 class Timer(Event):
-    """A SimPy event at an absolute instant: ``action()`` runs when it fires.
+    """A SimPy event at an absolute instant, for a process to wait for (``yield timer``).
 
-    A process may also wait for it (``yield timer``). A timer that was created idle can be set
-    later with :meth:`Clock.set`.
+    One that was created idle is set later, with :meth:`Clock.set`.
     """
 
     _ok = True
     _defused = False
     cancelled = False
 
-    def __init__(
-        self, clock: Clock, rank: Rank, entity: int, action: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, clock: Clock, rank: Rank, entity: int) -> None:
         self.env = clock
-        self.callbacks = [] if action is None else [_fire]
+        self.callbacks = []
         self.rank = rank
         self.entity = entity
+
+
+class Call:
+    """``action()`` at an instant: the light form of a timer, for which nobody waits.
+
+    Things that happen by the million are calls; an event of SimPy costs four times as much.
+    """
+
+    __slots__ = ("action", "cancelled", "fired")
+
+    def __init__(self, action: Callable[[], None]) -> None:
         self.action = action
-
-
-def _fire(event: Event) -> None:
-    event.action()  # type: ignore[attr-defined]
+        self.cancelled = False
+        self.fired = False
 
 
 class Clock(simpy.Environment):
@@ -83,11 +89,9 @@ class Clock(simpy.Environment):
     # SimPy's own property, read through C: it is read a dozen times a task.
     now = property(operator.attrgetter("_now"))
 
-    def idle_timer(
-        self, rank: Rank, entity: int = 0, action: Callable[[], None] | None = None
-    ) -> Timer:
+    def idle_timer(self, rank: Rank, entity: int = 0) -> Timer:
         """A timer that is not in the schedule yet."""
-        return Timer(self, rank, entity, action)
+        return Timer(self, rank, entity)
 
     def set(self, timer: Timer, time_s: float) -> Timer:
         """Put an idle timer into the schedule at ``time_s``.
@@ -96,17 +100,23 @@ class Clock(simpy.Environment):
         when the timer was set before.
         """
         if not self._now <= time_s < math.inf:
-            raise InternalError(
-                f"{timer.rank.name.lower()} of entity {timer.entity} was scheduled for "
-                f"t={time_s!r} at t={self._now!r}; a finite instant not before now is needed"
-            )
+            raise self._impossible(time_s, timer.rank, timer.entity)
         if timer._value is not PENDING:
             raise InternalError(f"{timer.rank.name.lower()} timer was set twice")
         timer._value = None
-        priority = (timer.rank << _ENTITY_BITS) + timer.entity
-        entry: tuple[float, Any, int, Event] = (time_s, priority, next(self._eid), timer)
-        heappush(self._queue, entry)
+        self._push(time_s, timer.rank, timer.entity, timer)
         return timer
+
+    @overload
+    def at(self, time_s: float, rank: Rank, entity: int = 0) -> Timer: ...
+
+    @overload
+    def at(
+        self, time_s: float, rank: Rank, entity: int = 0, *, action: Callable[[], None]
+    ) -> Call: ...
+
+    @overload
+    def at(self, time_s: float, rank: Rank, entity: int, action: Callable[[], None]) -> Call: ...
 
     def at(
         self,
@@ -114,20 +124,35 @@ class Clock(simpy.Environment):
         rank: Rank,
         entity: int = 0,
         action: Callable[[], None] | None = None,
-    ) -> Timer:
-        """A timer set at ``time_s``; see :meth:`set`."""
-        timer = Timer(self, rank, entity, action)
-        if not self._now <= time_s < math.inf:
-            return self.set(timer, time_s)
-        timer._value = None
-        entry: Any = (time_s, (rank << _ENTITY_BITS) + entity, next(self._eid), timer)
-        heappush(self._queue, entry)
-        return timer
+    ) -> Timer | Call:
+        """``action()`` at ``time_s``, or, without an action, a timer to wait for.
 
-    def soon(self, rank: Rank, entity: int, action: Callable[[], None]) -> Timer | None:
+        Raises :class:`InternalError` as :meth:`set` does.
+        """
+        if action is None:
+            return self.set(Timer(self, rank, entity), time_s)
+        if not self._now <= time_s < math.inf:
+            raise self._impossible(time_s, rank, entity)
+        call = Call(action)
+        # _push, written out: a task makes several calls.
+        entry: Any = (time_s, (rank << _ENTITY_BITS) + entity, next(self._eid), call)
+        heappush(self._queue, entry)
+        return call
+
+    def _push(self, time_s: float, rank: Rank, entity: int, what: Any) -> None:
+        entry: Any = (time_s, (rank << _ENTITY_BITS) + entity, next(self._eid), what)
+        heappush(self._queue, entry)
+
+    def _impossible(self, time_s: float, rank: Rank, entity: int) -> InternalError:
+        return InternalError(
+            f"{rank.name.lower()} of entity {entity} was scheduled for t={time_s!r} at "
+            f"t={self._now!r}; a finite instant not before now is needed"
+        )
+
+    def soon(self, rank: Rank, entity: int, action: Callable[[], None]) -> Call | None:
         """``action()`` at this instant, in the order of ranks.
 
-        Where nothing else is due at this instant it runs now, and there is no timer. Call it last:
+        Where nothing else is due at this instant it runs now, and there is no call. Use it last:
         what the caller does afterwards would come too late.
         """
         queue = self._queue
@@ -136,13 +161,22 @@ class Clock(simpy.Environment):
             return None
         return self.at(self._now, rank, entity, action)
 
-    def cancel(self, timer: Timer) -> None:
-        """Take a timer out of the schedule; no effect when it has fired or was never set."""
-        if timer.cancelled or timer.callbacks is None:
+    def cancel(self, what: Timer | Call) -> None:
+        """Take a timer or a call out of the schedule; no effect when it is over or never was
+        set."""
+        if what.cancelled:
             return
-        timer.cancelled = True
-        if timer._value is PENDING:
-            return
+        if type(what) is Call:
+            if what.fired:
+                return
+            what.cancelled = True
+        else:
+            assert isinstance(what, Timer)
+            if what.callbacks is None:
+                return
+            what.cancelled = True
+            if what._value is PENDING:
+                return
         self._cancelled_count += 1
         if self._cancelled_count > 64 and self._cancelled_count * 2 > len(self._queue):
             self._queue[:] = [entry for entry in self._queue if not _is_cancelled(entry[3])]
@@ -170,10 +204,7 @@ class Clock(simpy.Environment):
 
     def _drop_cancelled(self) -> None:
         queue = self._queue
-        while queue:
-            event = queue[0][3]
-            if type(event) is not Timer or not event.cancelled:
-                return
+        while queue and _is_cancelled(queue[0][3]):
             heappop(queue)
             self._cancelled_count -= 1
 
@@ -188,38 +219,32 @@ class Clock(simpy.Environment):
         Ends at once when :attr:`halted` is set. Returns False when the schedule ran empty before
         ``time_s`` and nobody had halted it. ``watch()`` is called every thousand events or so.
         """
-        queue = self._queue
+        queue: list[Any] = self._queue
         step = self.step
         events = 0
         while not self.halted:
             if not queue:
                 return False
-            first = queue[0]
-            timer = first[3]
-            lone = type(timer) is Timer and len(timer.callbacks) == 1
-            if lone and timer.cancelled:  # type: ignore[attr-defined]
+            due_s, _, _, what = queue[0]
+            if what.cancelled if type(what) is Call else _is_cancelled(what):
                 heappop(queue)
                 self._cancelled_count -= 1
                 continue
-            if first[0] > time_s:
+            if due_s > time_s:
                 self._now = time_s
                 return True
             events += 1
             if watch is not None and events & 1023 == 0:
                 watch()
-            if not lone:
-                self._drop_cancelled()
-                if queue and queue[0] is first:
-                    step()
-                continue
-            # SimPy's step, short of what a lone timer does not need: it cannot fail.
-            heappop(queue)
-            self._now = first[0]
-            callback = timer.callbacks[0]
-            timer.callbacks = None  # type: ignore[assignment]  # as SimPy marks what is processed
-            callback(timer)
+            if type(what) is Call:
+                heappop(queue)
+                self._now = due_s
+                what.fired = True
+                what.action()
+            else:
+                step()
         return True
 
 
-def _is_cancelled(event: Event) -> bool:
-    return type(event) is Timer and event.cancelled
+def _is_cancelled(what: object) -> bool:
+    return isinstance(what, Timer | Call) and what.cancelled

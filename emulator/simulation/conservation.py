@@ -46,9 +46,9 @@ class Ledger:
 
     def closed(self, p: Participation) -> None:
         """The outcome of a participation is final."""
-        assert p.outcome is not None
-        self.outcomes[p.outcome] += 1
-        down, up, terms = p.bytes_down, p.bytes_up, p.terms
+        outcome, down, up, terms = p.outcome, p.bytes_down, p.bytes_up, p.terms
+        assert outcome is not None
+        self.outcomes[outcome] += 1
         if up == terms.up_bytes and down == terms.down_bytes:
             self.received_bytes += down + up
         else:
@@ -57,7 +57,7 @@ class Ledger:
                     self.received_bytes += moved
                 else:
                     self.lost_bytes += moved
-        if p.outcome is Outcome.REPORTED:
+        if outcome is Outcome.REPORTED:
             self.useful_s += p.busy_s
         else:
             self.wasted_s += p.busy_s

@@ -22,12 +22,15 @@ from emulator.simulation.distributions import Ppf
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one task computes: samples trained on (counted with every repetition), samples of
-    extra passes that the objective asks for, and multiply-accumulates of one sample's forward
-    and backward pass."""
+    extra passes that the method asks for, and multiply-accumulates of one sample's forward and
+    backward pass; then the samples of passes that are forward only, and the multiply-accumulates
+    of one such."""
 
     samples: int
     extra_samples: int
     macs_per_sample: int
+    forward_samples: int = 0
+    forward_macs: int = 0
 
 
 class Speed(Protocol):
@@ -48,7 +51,8 @@ class FedScaleSpeed:
 
     def seconds(self, client: int, work: Work) -> float:
         ms = self._ms_per_sample[client]
-        return float(3.0 * (work.samples + work.extra_samples) * ms / 1000)
+        inferences = 3.0 * (work.samples + work.extra_samples) + work.forward_samples
+        return float(inferences * ms / 1000)
 
 
 class MacsSpeed:
@@ -59,19 +63,22 @@ class MacsSpeed:
 
     def seconds(self, client: int, work: Work) -> float:
         macs = (work.samples + work.extra_samples) * work.macs_per_sample
+        macs += work.forward_samples * work.forward_macs
         return float(macs * self._seconds_per_mac[client])
 
 
 class ScriptedSpeed:
-    """A task's training takes what was written; extra passes lengthen it in proportion."""
+    """A task's training takes what was written; extra passes lengthen it in proportion, a forward
+    pass by a third of a sample's training, as in FedScale's formula."""
 
     def __init__(self, training_s: Sequence[float]) -> None:
         self._training_s = list(training_s)
 
     def seconds(self, client: int, work: Work) -> float:
         seconds = self._training_s[client]
-        if work.extra_samples and work.samples:
-            seconds *= 1 + work.extra_samples / work.samples
+        extra = work.extra_samples + work.forward_samples / 3
+        if extra and work.samples:
+            seconds *= 1 + extra / work.samples
         return seconds
 
 

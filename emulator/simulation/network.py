@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from emulator.errors import InternalError, ScenarioError
-from emulator.simulation.clock import Clock, Rank, Timer
+from emulator.simulation.clock import Call, Clock, Rank
 from emulator.simulation.fair_sharing import FairLink, Sharing
 
 Direction: TypeAlias = Literal["down", "up"]  # server to client, client to server
@@ -29,7 +30,9 @@ class UnsharedNetwork(Protocol):
 
     shared: Literal[False]
 
-    def duration_s(self, client: int, direction: Direction, size_bytes: float) -> float: ...
+    def durations_s(
+        self, client: int, down_bytes: float, up_bytes: float
+    ) -> tuple[float, float]: ...
 
     def moved_bytes(
         self, client: int, direction: Direction, size_bytes: float, active_s: float
@@ -41,9 +44,11 @@ class NoNetwork:
 
     shared: Literal[False] = False
 
-    def duration_s(self, client: int, direction: Direction, size_bytes: float) -> float:
-        """0 s for everybody."""
-        return 0.0
+    def durations_s(
+        self, client: int, down_bytes: float, up_bytes: float
+    ) -> tuple[float, float]:
+        """0 s each way for everybody."""
+        return 0.0, 0.0
 
     def moved_bytes(
         self, client: int, direction: Direction, size_bytes: float, active_s: float
@@ -60,7 +65,7 @@ class AccessLinks:
     finite.
     """
 
-    __slots__ = ("_latencies_s", "_rates_Bps", "down_Bps", "latency_s", "up_Bps")
+    __slots__ = ("_down_Bps", "_latencies_s", "_up_Bps", "down_Bps", "latency_s", "up_Bps")
 
     shared: Literal[False] = False
 
@@ -75,10 +80,8 @@ class AccessLinks:
                 f"and {sizes[2]} clients; give each of them for every client"
             )
         # One element is read several times faster through a memoryview than from the array.
-        self._rates_Bps: dict[Direction, Sequence[float]] = {
-            "down": memoryview(cast(Any, self.down_Bps)),
-            "up": memoryview(cast(Any, self.up_Bps)),
-        }
+        self._down_Bps: Sequence[float] = memoryview(cast(Any, self.down_Bps))
+        self._up_Bps: Sequence[float] = memoryview(cast(Any, self.up_Bps))
         self._latencies_s: Sequence[float] = memoryview(cast(Any, self.latency_s))
 
     def latency_of_s(self, client: int) -> float:
@@ -87,11 +90,17 @@ class AccessLinks:
 
     def rate_Bps(self, client: int, direction: Direction) -> float:
         """What the client's link carries in this direction."""
-        return self._rates_Bps[direction][client]
+        return self._down_Bps[client] if direction == "down" else self._up_Bps[client]
 
-    def duration_s(self, client: int, direction: Direction, size_bytes: float) -> float:
-        """latency + size / rate."""
-        return self._latencies_s[client] + size_bytes / self._rates_Bps[direction][client]
+    def durations_s(
+        self, client: int, down_bytes: float, up_bytes: float
+    ) -> tuple[float, float]:
+        """latency + size / rate, down and up."""
+        latency_s = self._latencies_s[client]
+        return (
+            latency_s + down_bytes / self._down_Bps[client],
+            latency_s + up_bytes / self._up_Bps[client],
+        )
 
     def moved_bytes(
         self, client: int, direction: Direction, size_bytes: float, active_s: float
@@ -162,7 +171,7 @@ class Flow:
         self._phase = _Phase.PAUSED
         self._latency_left_s = latency_s
         self._left_bytes = size_bytes  # while it is not being served
-        self._timer: Timer | None = None  # of its latency
+        self._timer: Call | None = None  # of its latency
         self._timer_s = math.inf
 
     @property
@@ -189,7 +198,7 @@ class _Alarm:
         self._rank = rank
         self._sharing = sharing
         self._ring = ring
-        self._timer: Timer | None = None
+        self._timer: Call | None = None
         self._time_s = math.inf
 
     def update(self) -> None:
@@ -240,9 +249,15 @@ class SharedNetwork:
         self._completing = False
 
     def start(
-        self, client: int, direction: Direction, size_bytes: float, done: Callable[[], None]
+        self,
+        client: int,
+        direction: Direction,
+        size_bytes: float,
+        done: Callable[[], None],
+        begins_s: float | None = None,
     ) -> Flow:
-        """Begin a transfer now; ``done()`` is called at the instant at which it is complete."""
+        """Begin a transfer, now or at ``begins_s``; ``done()`` is called at the instant at which
+        it is complete."""
         if client in self._flows:
             raise InternalError(
                 f"client {client} starts a transfer {direction} at t={self._clock.now!r} while "
@@ -257,7 +272,7 @@ class SharedNetwork:
         sharing = self._sharing[direction]
         flow = Flow(self._clock, sharing, client, direction, size_bytes, latency_s, done)
         self._flows[client] = flow
-        self._proceed(flow)
+        self._proceed(flow, self._clock.now if begins_s is None else begins_s)
         return flow
 
     def pause(self, flow: Flow) -> None:
@@ -269,7 +284,7 @@ class SharedNetwork:
         """Go on with a paused flow; latency that it had paid is not paid again."""
         if flow._phase is not _Phase.PAUSED:
             raise _wrong_phase("resumed", flow)
-        self._proceed(flow)
+        self._proceed(flow, self._clock.now)
 
     def abandon(self, flow: Flow) -> None:
         """End the flow where it is, without a call of ``done``."""
@@ -289,13 +304,13 @@ class SharedNetwork:
     def _latency_s(self, client: int, direction: Direction) -> float:
         return self._access.latency_of_s(client)
 
-    def _proceed(self, flow: Flow) -> None:
-        if flow._latency_left_s > 0:
+    def _proceed(self, flow: Flow, begins_s: float) -> None:
+        if flow._latency_left_s > 0 or begins_s > self._clock.now:
             flow._phase = _Phase.LATENCY
-            flow._timer_s = self._clock.now + flow._latency_left_s
+            flow._timer_s = begins_s + flow._latency_left_s
             rank = _COMPLETION_RANK[flow.direction]
             flow._timer = self._clock.at(
-                flow._timer_s, rank, flow.client, lambda: self._enter(flow)
+                flow._timer_s, rank, flow.client, partial(self._enter, flow)
             )
         else:
             self._enter(flow)

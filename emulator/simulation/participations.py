@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol
 
 from emulator.errors import InternalError, RunError
-from emulator.simulation.clock import Clock, Rank, Timer
+from emulator.simulation.clock import Call, Clock, Rank
 from emulator.simulation.network import Direction, Flow, Network
 
 NEVER = math.nan
@@ -24,6 +25,8 @@ NEVER = math.nan
 
 class Outcome(StrEnum):
     """How a participation ended; every dispatch ends in exactly one of these."""
+
+    __hash__ = str.__hash__  # Enum's own is written in Python
 
     REPORTED = "reported"
     LATE = "late"
@@ -40,6 +43,10 @@ class Availability(Protocol):
 
     def online_until(self, client: int, t_s: float) -> float:
         """End of the session that contains ``t_s``; −inf when offline."""
+
+    def stays_until(self, client: int, t_s: float, end_s: float) -> float:
+        """How long a task that begins at ``t_s`` has the client; the task would end at ``end_s``,
+        and is lost before that if this comes first."""
 
     def next_online(self, client: int, t_s: float) -> float:
         """``t_s`` when online, else the start of the next session; inf when there is none."""
@@ -70,6 +77,7 @@ class Participation:
     fails_at = 1.0
     begun_s = NEVER
     downloaded_s = NEVER
+    training_ends_s = NEVER
     trained_s = NEVER
     uploaded_s = NEVER
     ended_s = NEVER
@@ -79,10 +87,8 @@ class Participation:
     outcome: Outcome | None = None
     staleness: int | None = None
     closed = False
-    dispatched_text = ""
-    ended_text = ""
-    timer: Timer | None = None
-    offline_timer: Timer | None = None
+    timer: Call | None = None
+    offline_timer: Call | None = None
     flow: Flow | None = None
 
     def __init__(
@@ -174,8 +180,7 @@ class Participations:
     def _start_unshared(self, p: Participation) -> None:
         network, now, client, terms = self._unshared, p.begun_s, p.client, p.terms
         assert network is not None
-        down_s = network.duration_s(client, "down", terms.down_bytes)
-        up_s = network.duration_s(client, "up", terms.up_bytes)
+        down_s, up_s = network.durations_s(client, terms.down_bytes, terms.up_bytes)
         total_s = down_s + p.training_s + up_s
         if not now + total_s > now:
             raise RunError(
@@ -195,20 +200,22 @@ class Participations:
         if p.fails_at < 1.0:
             end_s, uploads = elapse(client, p.downloaded_s, p.fails_at * p.training_s), False
         if self._drop:
-            until_s = self._availability.online_until(client, now)
+            until_s = self._availability.stays_until(client, now, end_s)
             if until_s < end_s:
                 end_s, uploads = until_s, False
         if end_s == math.inf:
             return  # it never comes back: it stays in flight until somebody cancels it
         if uploads:
-            p.timer = self._clock.at(end_s, Rank.UPLOAD, client, lambda: self._unshared_upload(p))
+            p.timer = self._clock.at(end_s, Rank.UPLOAD, client, partial(self._unshared_upload, p))
         else:
-            p.timer = self._clock.at(end_s, Rank.OFFLINE, client, lambda: self._goes_offline(p))
+            p.timer = self._clock.at(end_s, Rank.OFFLINE, client, partial(self._goes_offline, p))
 
     def _unshared_upload(self, p: Participation) -> None:
         p.timer = None
         p.bytes_down, p.bytes_up = p.terms.down_bytes, p.terms.up_bytes
-        p.busy_s = self._busy_s(p, self._clock.now)
+        # Outside _busy_s() only because this is the way that most tasks go.
+        now = self._clock.now
+        p.busy_s = self._busy_s(p, now) if self._pause else now - p.begun_s
         self._reported(p)
 
     def _elapse(self, client: int, from_s: float, work_s: float) -> float:
@@ -235,7 +242,7 @@ class Participations:
             until_s = self._availability.online_until(p.client, self._clock.now)
             if until_s < math.inf:
                 p.offline_timer = self._clock.at(
-                    until_s, Rank.OFFLINE, p.client, lambda: self._goes_offline(p)
+                    until_s, Rank.OFFLINE, p.client, partial(self._goes_offline, p)
                 )
         self._transfer(p, "down", p.terms.down_bytes, self._download_done)
 
@@ -247,7 +254,7 @@ class Participations:
         done: Callable[[Participation], None],
     ) -> None:
         assert self._shared is not None
-        p.flow = self._shared.start(p.client, direction, size_bytes, lambda: done(p))
+        p.flow = self._shared.start(p.client, direction, size_bytes, partial(done, p))
         if self._pause:
             self._pause_at_session_end(p)
 
@@ -257,19 +264,26 @@ class Participations:
         self._leave_flow(p)
         if p.fails_at < 1.0:
             end_s = self._elapse(p.client, now, p.fails_at * p.training_s)
-            rank, action = Rank.OFFLINE, self._goes_offline
-        else:
-            end_s = self._elapse(p.client, now, p.training_s)
-            rank, action = Rank.TRANSFER, self._training_done
-        if end_s < math.inf:
-            p.timer = self._clock.at(end_s, rank, p.client, lambda: action(p))
+            if end_s < math.inf:
+                action = partial(self._goes_offline, p)
+                p.timer = self._clock.at(end_s, Rank.OFFLINE, p.client, action)
+            return
+        p.training_ends_s = end_s = self._elapse(p.client, now, p.training_s)
+        if not self._pause:
+            # Training and the latency after it are one wait: nobody can come between.
+            assert self._shared is not None
+            done = partial(self._upload_done, p)
+            p.flow = self._shared.start(p.client, "up", p.terms.up_bytes, done, end_s)
+        elif end_s < math.inf:
+            action = partial(self._training_done, p)
+            p.timer = self._clock.at(end_s, Rank.TRANSFER, p.client, action)
 
     def _training_done(self, p: Participation) -> None:
-        p.trained_s = self._clock.now
         p.timer = None
         self._transfer(p, "up", p.terms.up_bytes, self._upload_done)
 
     def _upload_done(self, p: Participation) -> None:
+        p.trained_s = p.training_ends_s
         p.uploaded_s = now = self._clock.now
         if not now > p.begun_s:
             raise RunError(
@@ -292,7 +306,7 @@ class Participations:
             self._pause_flow(p)
         elif until_s < math.inf:
             p.offline_timer = self._clock.at(
-                until_s, Rank.OFFLINE, p.client, lambda: self._pause_flow(p)
+                until_s, Rank.OFFLINE, p.client, partial(self._pause_flow, p)
             )
 
     def _pause_flow(self, p: Participation) -> None:
@@ -304,7 +318,7 @@ class Participations:
         p.offline_timer = None
         if back_s < math.inf:
             p.offline_timer = self._clock.at(
-                back_s, Rank.OFFLINE, p.client, lambda: self._resume_flow(p)
+                back_s, Rank.OFFLINE, p.client, partial(self._resume_flow, p)
             )
 
     def _resume_flow(self, p: Participation) -> None:
@@ -331,6 +345,8 @@ class Participations:
         """Cut the record at ``now``: what lies later never came, bytes are those that moved."""
         p.busy_s = self._busy_s(p, now)
         if self._shared is not None:
+            if p.training_ends_s <= now:
+                p.trained_s = p.training_ends_s
             if p.flow is not None:
                 if math.isnan(p.downloaded_s):
                     p.bytes_down = p.flow.delivered_bytes

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.simulation import participations
-from emulator.simulation.clock import Clock, Rank, Timer
+from emulator.simulation.clock import Call, Clock, Rank
 
 
 class Availability(participations.Availability, Protocol):
@@ -85,7 +85,7 @@ class Population:
             mask[list(self._at_work)] = False
         return np.flatnonzero(mask)
 
-    def at_next_check_in(self, action: Callable[[], None]) -> Timer | None:
+    def at_next_check_in(self, action: Callable[[], None]) -> Call | None:
         """Call ``action`` when the next session of any eligible client starts, None if never.
 
         One heap with an entry a client; it is built when somebody first waits. An entry is the

@@ -63,7 +63,7 @@ if __name__ == "__main__":  # and not in the workers, which load this file too
 
         def wrapped(self: Recorder, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            tick("replay" if self._events.replaying else "event")
+            tick("replay" if self._directory.events.replaying else "event")
 
         setattr(Recorder, name, wrapped)
 

@@ -98,10 +98,9 @@ def world(
 
 def test_unshared_transfers_take_latency_plus_size_over_rate() -> None:
     links = AccessLinks([4 * MB, 1 * MB], [2 * MB, 1 * MB], [0.25, 0.0])
-    assert links.duration_s(0, "down", 8 * MB) == 2.25
-    assert links.duration_s(0, "up", 8 * MB) == 4.25
-    assert links.duration_s(1, "up", 0) == 0.0
-    assert NoNetwork().duration_s(0, "up", 8 * MB) == 0.0
+    assert links.durations_s(0, 8 * MB, 8 * MB) == (2.25, 4.25)
+    assert links.durations_s(1, 0, 0) == (0.0, 0.0)
+    assert NoNetwork().durations_s(0, 8 * MB, 8 * MB) == (0.0, 0.0)
 
 
 def test_shared_tells_the_two_kinds_apart() -> None:

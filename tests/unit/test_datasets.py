@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from emulator.errors import ScenarioError
-from emulator.learning.datasets import load_dataset, mnist_family
+from emulator.learning.datasets import Dataset, load_dataset, mnist_family
 from emulator.learning.datasets.mnist_family import DEBIAN_FASHION_MNIST
 
 TRAIN_IMAGES = "train-images-idx3-ubyte"
@@ -82,7 +83,7 @@ def test_limits_keep_the_first_samples() -> None:
         ("digits", {"train_samples": 1439}, "train_samples: 1439 .*has 1438 samples"),
         ("digits", {"test_samples": 0}, "test_samples: 0 is not allowed"),
         ("digits", {"test_samples": True}, "test_samples: True"),
-        ("mnist", {}, "'mnist' needs the option 'path'"),
+        ("idx", {}, "'idx' needs the option 'path'"),
         ("mnist", {"path": 3}, "path: 3 is not the name of a folder"),
     ],
 )
@@ -179,12 +180,84 @@ def test_missing_files_are_named(folder: Path) -> None:
         load_dataset("mnist", path=str(folder / "nowhere"))
 
 
-def test_fashion_mnist_absent_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["fashion_mnist", "mnist"])
+def test_absent_data_say_how_to_get_them(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mnist_family, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
-    with pytest.raises(ScenarioError, match=r"apt-get install dataset-fashion-mnist, or .*path:"):
-        load_dataset("fashion_mnist")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    where = f"{tmp_path}/cache/fedclock/{kind}"
+    with pytest.raises(ScenarioError, match=f"{where}.*fedclock data fetch {kind}.* path: ") as e:
+        load_dataset(kind)
+    assert "train-images-idx3-ubyte, " in str(e.value)
+    assert ("apt-get install" in str(e.value)) == (kind == "fashion_mnist")
+
+
+@pytest.mark.parametrize("kind", ["fashion_mnist", "mnist"])
+def test_fetched_data_are_found(
+    kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mnist_family, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "fedclock").mkdir(parents=True)
+    shutil.copytree(folder, tmp_path / "cache" / "fedclock" / kind, ignore=lambda *_: ["cache"])
+    assert load_dataset(kind).content_hash == load_dataset(kind, path=folder).content_hash
+
+
+def emnist_folder(folder: Path, split: str, labels: list[int]) -> Path:
+    for part, seed in (("train", 1), ("test", 2)):
+        images, marks = encode(pixels(4, seed)), encode(np.array(labels, np.uint8))
+        stem = folder / f"emnist-{split}-{part}"
+        stem.with_name(f"{stem.name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+        stem.with_name(f"{stem.name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(marks))
+    return folder
+
+
+def test_emnist_images_stand_upright(tmp_path: Path) -> None:
+    """In the files row r, column c is the pixel at column r, row c."""
+    data = load_dataset(
+        "emnist", path=emnist_folder(tmp_path, "balanced", [0, 46, 3, 1]), split="balanced"
+    )
+    train, test = pixels(4, 1) / 255, pixels(4, 2) / 255
+    assert data.train_x.shape == (4, 1, 3, 4)
+    assert data.classes == 47
+    assert data.train_y.tolist() == [0, 46, 3, 1]
+    for x, raw in ((data.train_x, train), (data.test_x, test)):
+        upright = np.array([image.T for image in raw])
+        expected = (upright - train.mean()) / train.std()
+        np.testing.assert_allclose(x[:, 0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_emnist_letters_count_from_one_in_the_files(tmp_path: Path) -> None:
+    data = load_dataset(
+        "emnist", path=emnist_folder(tmp_path, "letters", [1, 26, 2, 1]), split="letters"
+    )
+    assert data.classes == 26
+    assert data.train_y.tolist() == [0, 25, 1, 0]
+    assert data.test_y.dtype == np.int64
+    emnist_folder(tmp_path, "letters", [1, 0, 2, 1])
+    with pytest.raises(ScenarioError, match=r"letters-train-labels.*label 0 at sample 1.*1 … 26"):
+        load_dataset("emnist", path=tmp_path, split="letters")
+
+
+def test_emnist_files_and_splits_are_checked(tmp_path: Path) -> None:
+    emnist_folder(tmp_path, "digits", [1, 2, 3, 10])
+    with pytest.raises(ScenarioError, match=r"label 10 at sample 3 is outside 0 … 9"):
+        load_dataset("emnist", path=tmp_path, split="digits")
+    with pytest.raises(ScenarioError, match=r"emnist-byclass-train-images-idx3-ubyte or .* hold"):
+        load_dataset("emnist", path=tmp_path, split="byclass")
+    with pytest.raises(ScenarioError, match=r"'letter' is not known \(did you mean 'letters'\?\)"):
+        load_dataset("emnist", path=tmp_path, split="letter")
+
+
+def test_groups_are_part_of_the_content() -> None:
+    x, y, groups = np.zeros((3, 2), np.float32), np.zeros(3, np.int64), np.array([0, 0, 1])
+    plain = Dataset("a", x, y, x, y, 2)
+    grouped = Dataset("a", x, y, x, y, 2, groups, groups, ("u", "v"))
+    assert plain.content_hash != grouped.content_hash
+    assert grouped.content_hash == Dataset("b", x, y, x, y, 2, groups, groups).content_hash
+    other = Dataset("a", x, y, x, y, 2, groups[::-1].copy(), groups, ("u", "v"))
+    assert grouped.content_hash != other.content_hash
 
 
 @pytest.mark.skipif(

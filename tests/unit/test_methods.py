@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from emulator.federation.cost import Cost
 from emulator.federation.pacing import constant, polynomial
 from emulator.federation.server_optimizer.fedyogi import fedyogi as fedyogi_options
 from emulator.learning.lineage import Tensors
@@ -398,8 +399,12 @@ def test_fedyogi_keeps_its_state_where_nothing_arrived(bench: Workbench) -> None
 
 
 def test_fedyogi_starts_at_tau_squared_unless_told() -> None:
-    assert fedyogi_options(schema.FedYogi(kind="fedyogi", tau=0.25))["v0"] == 0.0625
-    assert fedyogi_options(schema.FedYogi(kind="fedyogi", tau=0.25, v0=0.25))["v0"] == 0.25
+    local = schema.Local(epochs=1, batch_size=1, optimizer=schema.Sgd(kind="sgd", lr=1.0))
+    options, cost = fedyogi_options(schema.FedYogi(kind="fedyogi", tau=0.25), local)
+    assert options["v0"] == 0.0625
+    assert cost == Cost()
+    options, _ = fedyogi_options(schema.FedYogi(kind="fedyogi", tau=0.25, v0=0.25), local)
+    assert options["v0"] == 0.25
 
 
 def test_scaffold_under_fedyogi_has_both_states(bench: Workbench) -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.func import functional_call, vmap
+from torch.utils.flop_counter import FlopCounterMode
 
 from emulator.errors import ScenarioError
 from emulator.learning.models import build_model, parameter_count, resolve_callable
+from emulator.learning.profile import profile_model
 
 MNIST = (1, 28, 28)
 DIGITS = (1, 8, 8)
@@ -59,6 +62,24 @@ DIGITS = (1, 8, 8)
             {},
             (25 * 32 + 32) + (32 * 25 * 64 + 64) + (3136 * 512 + 512) + (512 * 10 + 10),
         ),
+        (
+            "fedseq_lenet",  # 32 - 4 = 28, pool 14, - 4 = 10, pool 5: 64 * 5 * 5 = 1,600
+            (3, 32, 32),
+            10,
+            {},
+            (3 * 25 * 64 + 64)
+            + (64 * 25 * 64 + 64)
+            + (1600 * 384 + 384)
+            + (384 * 192 + 192)
+            + (192 * 10 + 10),
+        ),
+        (
+            "conv1d",  # 128 - 4 = 124, pool 62, - 4 = 58, pool 29: 64 * 29 = 1,856
+            (6, 128),
+            6,
+            {},
+            (6 * 5 * 32 + 32) + (32 * 5 * 64 + 64) + (1856 * 64 + 64) + (64 * 6 + 6),
+        ),
     ],
 )
 def test_parameter_count(
@@ -72,6 +93,83 @@ def test_parameter_count(
 def test_published_totals() -> None:
     assert parameter_count(build_model("mcmahan_cnn", MNIST, 10)) == 1_663_370  # the paper's
     assert parameter_count(build_model("lenet5", MNIST, 10)) == 61_706
+    # FedSeq's, from the layers that the paper and FedDyn give.
+    assert parameter_count(build_model("fedseq_lenet", (3, 32, 32), 10)) == 797_962
+    assert parameter_count(build_model("fedseq_lenet", (3, 32, 32), 100)) == 815_332
+
+
+def test_char_lstm_by_hand() -> None:
+    """A layer has four gates, each with weights for its input and its state, and two biases."""
+    model = build_model("char_lstm", (80,), 81)
+    first, second = 4 * (256 * (8 + 256) + 2 * 256), 4 * (256 * (256 + 256) + 2 * 256)
+    assert parameter_count(model) == 81 * 8 + first + second + (256 * 81 + 81)
+    small = build_model("char_lstm", (5,), 7, embedding=3, hidden=4, layers=1)
+    assert parameter_count(small) == 7 * 3 + 4 * (4 * (3 + 4) + 2 * 4) + (4 * 7 + 7)
+    text = torch.tensor([[0, 1, 2, 3, 4], [6, 6, 6, 6, 6]])
+    logits = small(text)
+    assert logits.shape == (2, 7)
+    # The last character matters, and so does the first; the other text of the batch does not.
+    for place in (0, 4):
+        other = text.clone()
+        other[0, place] = 5
+        changed = small(other)
+        assert not torch.allclose(changed[0], logits[0])
+        assert torch.equal(changed[1], logits[1])
+
+
+def test_work_by_hand() -> None:
+    """Multiply-accumulates of one sample; a recurrent layer's of all its steps."""
+    lenet = profile_model(build_model("fedseq_lenet", (3, 32, 32), 10), (3, 32, 32), 10)
+    convolutions = 64 * 75 * 28 * 28 + 64 * 1600 * 10 * 10
+    assert lenet.forward_macs == convolutions + 1600 * 384 + 384 * 192 + 192 * 10
+    signals = profile_model(build_model("conv1d", (6, 128), 6), (6, 128), 6)
+    assert signals.forward_macs == 32 * 30 * 124 + 64 * 160 * 58 + 1856 * 64 + 64 * 6
+    text = profile_model(build_model("char_lstm", (80,), 81), (80,), 81, is_text=True)
+    steps = 80 * 4 * (256 * (8 + 256) + 256 * (256 + 256))
+    assert text.forward_macs == steps + 256 * 81
+    assert [layer.name for layer in text.layers] == ["embed", "lstm", "fc"]
+    assert text.size_bytes == 4 * 820_185
+    # Gradients of both factors of each product.
+    assert text.backward_macs == 2 * text.forward_macs
+
+
+def test_a_recurrent_layers_work_is_what_torch_counts_step_by_step() -> None:
+    """But for the gradients of the states before the first step, which nobody needs."""
+    model = build_model("char_lstm", (6,), 5, embedding=3, hidden=4, layers=2)
+    profile = profile_model(model, (6,), 5, is_text=True)
+    plain = nn.LSTM(3, 4, 2, batch_first=True, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        last = plain(torch.zeros(1, 6, 3, device="meta", requires_grad=True))[0][:, -1]
+        forward = counter.get_total_flops() // 2
+        last.sum().backward()
+    backward = counter.get_total_flops() // 2 - forward
+    assert profile.forward_macs == forward + 4 * 5
+    assert profile.backward_macs == backward + 2 * 4 * 5 + 2 * (4 * 4 * 4)
+
+
+def test_what_is_no_text_or_no_signal_is_refused() -> None:
+    with pytest.raises(ScenarioError, match=r"'conv1d' takes signals .*got \(6, 15\).*hapt"):
+        build_model("conv1d", (6, 15), 6)
+    with pytest.raises(ScenarioError, match=r"'conv1d' takes .*got \(1, 28, 28\)"):
+        build_model("conv1d", MNIST, 6)
+    with pytest.raises(ScenarioError, match=r"'char_lstm' takes .*got \(1, 28, 28\)"):
+        build_model("char_lstm", MNIST, 10)
+    with pytest.raises(ScenarioError, match=r"model.hidden: 0 is not allowed"):
+        build_model("char_lstm", (80,), 81, hidden=0)
+    with pytest.raises(ScenarioError, match=r"cannot be profiled: it fails on one sample"):
+        profile_model(build_model("logistic", (80,), 81), (80,), 81, is_text=True)
+
+
+@pytest.mark.parametrize("samples", [16, 17, 31, 128])
+def test_conv1d_fits_any_signal_from_the_shortest(samples: int) -> None:
+    model = build_model("conv1d", (3, samples), 4)
+    assert model(torch.zeros(2, 3, samples)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("height", [16, 17, 33])
+def test_fedseq_lenet_fits_any_image_from_the_smallest(height: int) -> None:
+    model = build_model("fedseq_lenet", (2, height, 19), 4)
+    assert model(torch.zeros(2, 2, height, 19)).shape == (2, 4)
 
 
 @pytest.mark.parametrize("height", [12, 13, 27, 28, 31, 32, 33, 40])
@@ -86,7 +184,9 @@ def test_mcmahan_cnn_fits_any_image_from_the_smallest(height: int) -> None:
     assert model(torch.zeros(2, 1, height, 9)).shape == (2, 3)
 
 
-@pytest.mark.parametrize(("kind", "smallest"), [("lenet5", 12), ("mcmahan_cnn", 4)])
+@pytest.mark.parametrize(
+    ("kind", "smallest"), [("lenet5", 12), ("mcmahan_cnn", 4), ("fedseq_lenet", 16)]
+)
 def test_a_too_small_image_is_refused_with_the_smallest(kind: str, smallest: int) -> None:
     with pytest.raises(ScenarioError, match=f"{smallest}x{smallest} or larger, got {smallest - 1}"):
         build_model(kind, (1, smallest - 1, 28), 10)
@@ -94,10 +194,19 @@ def test_a_too_small_image_is_refused_with_the_smallest(kind: str, smallest: int
         build_model(kind, (64,), 10)
 
 
-@pytest.mark.parametrize("kind", ["logistic", "mlp", "lenet5", "mcmahan_cnn"])
-def test_many_copies_run_side_by_side(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("logistic", (1, 12, 12)),
+        ("mlp", (1, 12, 12)),
+        ("lenet5", (1, 12, 12)),
+        ("mcmahan_cnn", (1, 12, 12)),
+        ("fedseq_lenet", (1, 16, 16)),
+        ("conv1d", (2, 20)),
+    ],
+)
+def test_many_copies_run_side_by_side(kind: str, shape: tuple[int, ...]) -> None:
     """A stack of parameters under vmap gives what each model gives alone, and has no buffers."""
-    shape = (1, 12, 12)
     models = [build_model(kind, shape, 3) for _ in range(2)]
     assert not list(models[0].buffers())
     stacked = {

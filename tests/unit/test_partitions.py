@@ -13,11 +13,13 @@ from scipy.stats import beta, chisquare
 
 from emulator.errors import ScenarioError
 from emulator.learning.partitions import (
+    client_dirichlet,
     dirichlet,
     iid,
     label_shards,
     partition,
     partition_hash,
+    quantity,
 )
 from emulator.random_streams import generator
 
@@ -173,6 +175,83 @@ def test_a_floor_out_of_reach_ends_with_an_error() -> None:
     assert "larger alpha, a smaller min_samples, fewer clients" in message
 
 
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_quantity_shares_are_dirichlet(alpha: float) -> None:
+    """Two clients: the first one's share of all samples is Beta(alpha, alpha)."""
+    rng = generator(4, "partition")
+    labels = balanced(1_000)
+    held = [len(quantity(labels, 2, rng, alpha=alpha, min_samples=0)[0]) for _ in range(400)]
+    edges = np.array([0, 10, 100, 300, 500, 700, 900, 990, 1_001])
+    expected = 400 * np.diff(beta(alpha, alpha).cdf(edges / 1_000))
+    assert chisquare(np.histogram(held, edges)[0], expected).pvalue > 0.01
+
+
+def test_quantity_deals_labels_at_random() -> None:
+    labels = np.sort(balanced(20_000))
+    parts = quantity(labels, 10, generator(1, "partition"), alpha=0.5, min_samples=200)
+    check_partition(parts, 20_000)
+    sizes = [len(part) for part in parts]
+    assert max(sizes) > 5 * min(sizes)
+    for part in parts:
+        expected = np.full(10, len(part) / 10)
+        assert chisquare(np.bincount(labels[part], minlength=10), expected).pvalue > 1e-4
+
+
+def test_quantity_with_a_floor_out_of_reach_ends_with_an_error() -> None:
+    with pytest.raises(ScenarioError, match=r"quantity with alpha 0.01 .*in 7 attempts .*fewer cl"):
+        quantity(
+            balanced(2_000),
+            1_000,
+            generator(1, "partition"),
+            alpha=0.01,
+            min_samples=2,
+            attempts=7,
+        )
+
+
+@settings(deadline=None)
+@given(labels=label_arrays, seed=seeds, alpha=st.floats(1e-6, 1e6), data=st.data())
+def test_client_dirichlet_holds_every_sample_once(
+    labels: NDArray[np.int64], seed: int, alpha: float, data: st.DataObject
+) -> None:
+    clients = data.draw(st.integers(1, len(labels)))
+    parts = client_dirichlet(labels, clients, generator(seed, "partition"), alpha=alpha)
+    assert len(parts) == clients
+    check_partition(parts, len(labels))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_clients_mix_is_dirichlet() -> None:
+    """Two equal labels and alpha 2: the share of one is Beta(1, 1), uniform, and so is its number
+    among the client's ten samples; of 40 + 40 samples neither can run out for the first client."""
+    labels = balanced(80, classes=2)
+    rng = generator(5, "partition")
+    firsts = [client_dirichlet(labels, 8, rng, alpha=2.0)[0] for _ in range(550)]
+    zeros = np.bincount([int((labels[first] == 0).sum()) for first in firsts], minlength=11)
+    assert chisquare(zeros).pvalue > 0.01
+
+
+def test_the_mix_follows_the_shares_of_the_labels() -> None:
+    """Of a label with a quarter of all samples a client holds a quarter, in the mean."""
+    labels = np.repeat([0, 1], [500, 1_500])
+    rng = generator(6, "partition")
+    share = [
+        float((labels[client_dirichlet(labels, 5, rng, alpha=1.0)[0]] == 0).mean())
+        for _ in range(400)
+    ]
+    # Beta(1/4, 3/4): the mean of 400 has the deviation sqrt(3/32/400) = 0.015.
+    assert float(np.mean(share)) == pytest.approx(0.25, abs=0.05)
+    assert float(np.var(share)) == pytest.approx(3 / 32, rel=0.25)
+
+
+def test_alpha_near_zero_gives_one_label_until_it_is_used_up() -> None:
+    labels = balanced(100, classes=2)
+    parts = client_dirichlet(labels, 10, generator(1, "partition"), alpha=1e-6)
+    assert [len(np.unique(labels[part])) for part in parts] == [1] * 10
+
+
 def test_an_impossible_floor_is_refused_at_once() -> None:
     rng = generator(1, "partition")
     before = rng.bit_generator.state
@@ -187,6 +266,8 @@ def test_an_impossible_floor_is_refused_at_once() -> None:
         ("iid", {}),
         ("shards", {"shards_per_client": 2}),
         ("dirichlet", {"alpha": 0.5, "min_samples": 1}),
+        ("quantity", {"alpha": 0.5, "min_samples": 1}),
+        ("client_dirichlet", {"alpha": 0.5}),
     ],
 )
 def test_the_stream_alone_decides(kind: str, options: dict[str, Any]) -> None:
@@ -226,6 +307,10 @@ def test_the_hash_tells_who_holds_what() -> None:
         ("dirichlet", 5, {"alpha": "0.1"}, "alpha: '0.1'"),
         ("dirichlet", 5, {"alpha": 1.0, "min_samples": -1}, "min_samples: -1"),
         ("dirichlet", 5, {"alpha": 1.0, "attempts": 0}, "attempts is 0"),
+        ("quantity", 5, {"alpha": -1.0}, "alpha: -1.0"),
+        ("client_dirichlet", 5, {"alpha": 0.0}, "alpha: 0.0 .*kind: shards"),
+        ("client_dirichlet", 101, {"alpha": 1.0}, "100 samples cannot be cut into 101"),
+        ("client_dirichlet", 5, {"alpha": 1.0, "min_samples": 1}, "no option 'min_samples'"),
         ("shards", 5, {}, "needs the option 'shards_per_client'"),
         ("shards", 60, {"shards_per_client": 2}, "100 samples cannot be cut into 120 pieces"),
         ("shards", 5, {"shards_per_client": 0}, "shards_per_client is 0"),

@@ -91,11 +91,12 @@ def test_any_module_in_the_order_of_its_calls() -> None:
     assert profile.layers == (
         LayerProfile("", 1, 8),  # the model's own parameter, called before all others
         LayerProfile("first", 36, 36 * 8),
-        # Scale and shift, and the running mean and variance; the step count does not travel.
-        LayerProfile("norm", 12, (12 + 12) * 8),
+        # Scale and shift; apart from them the running mean and variance, and the step count.
+        LayerProfile("norm", 12, 12 * 8, 12 * 8 + 8),
         LayerProfile("last", 18, 18 * 8),  # the tied weight is counted with the first
     )
-    assert profile.size_bytes == (1 + 36 + 24 + 18) * 8
+    assert profile.size_bytes == (1 + 36 + 12 + 18) * 8
+    assert profile.statistics_bytes == 12 * 8 + 8
     assert profile.forward_macs == 36 + 36 + 18
     assert profile.backward_macs == (36 + 36 + 18) + (36 + 18)
 

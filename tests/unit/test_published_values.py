@@ -32,7 +32,7 @@ def test_completion_time_of_fedscale() -> None:
     rate_Bps = np.array([2209.616 * 125])
     links = AccessLinks(rate_Bps, rate_Bps, np.zeros(1))
     size_bytes = 65_536 * 125
-    transfer_s = links.duration_s(0, "down", size_bytes) + links.duration_s(0, "up", size_bytes)
+    transfer_s = sum(links.durations_s(0, size_bytes, size_bytes))
     assert transfer_s == pytest.approx(59.32, abs=0.005)
     assert compute_s + transfer_s == pytest.approx(105.22, abs=0.005)
 

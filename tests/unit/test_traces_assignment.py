@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
-from traces import DeviceTable, TraceError, assign_rows
+from traces import DeviceTable, TraceError, assign_rows, couple_ranks
 
 RNG = np.random.default_rng(11)
 DUTY = RNG.permutation(np.linspace(0.0, 1.0, 1000))
@@ -87,3 +88,45 @@ def test_devices_have_two_columns_of_one_length_and_are_read_only() -> None:
     table = DeviceTable(np.ones(2), np.ones(2))
     with pytest.raises(ValueError, match="read-only"):
         table.communication_kbps[0] = 3.0
+
+
+def coupled(values: np.ndarray, speeds: np.ndarray, rho: float) -> np.ndarray:
+    rows = couple_ranks(values, speeds, rho, np.random.default_rng(3).random(len(values)))
+    assert sorted(rows.tolist()) == list(range(len(values))), "each device is dealt out once"
+    return rows
+
+
+@pytest.mark.parametrize("rho", [-0.9, -0.5, -0.2, 0.3, 0.7])
+def test_the_rank_correlation_comes_out(rho: float) -> None:
+    rng = np.random.default_rng(8)
+    samples = rng.permutation(2000).astype(float)
+    speeds = rng.choice(np.arange(72.0), 2000)  # as many values as FedScale's capacities have
+    rows = coupled(samples, speeds, rho)
+    achieved = spearmanr(samples, speeds[rows]).statistic
+    # The standard error of Spearman's correlation of 2,000 is at most 0.022.
+    assert achieved == pytest.approx(rho, abs=0.06)
+
+
+def test_correlation_of_one_sorts_and_of_none_moves_nobody() -> None:
+    rng = np.random.default_rng(9)
+    samples, speeds = rng.permutation(500).astype(float), rng.random(500)
+    assert coupled(samples, speeds, 0.0).tolist() == list(range(500))
+    for rho in (1.0, -1.0):
+        dealt = speeds[coupled(samples, speeds, rho)]
+        assert (np.diff(rho * dealt[np.argsort(samples)]) > 0).all()
+
+
+def test_clients_with_equally_many_samples_keep_the_order_of_their_devices() -> None:
+    samples = np.array([1.0, 1, 2, 2, 2])
+    speeds = np.array([5.0, 9, 7, 1, 3])
+    assert speeds[coupled(samples, speeds, 1.0)].tolist() == [1, 3, 9, 5, 7]
+    assert speeds[coupled(samples, speeds, -1.0)].tolist() == [7, 9, 5, 1, 3]
+
+
+def test_no_correlation_beyond_one_or_with_a_constant() -> None:
+    two = np.array([1.0, 2.0])
+    for rho in (1.1, -1.1, np.nan):
+        with pytest.raises(TraceError, match="must lie between -1 and 1"):
+            couple_ranks(two, two, rho, two / 3)
+    with pytest.raises(TraceError, match=r"all values are 4.0"):
+        couple_ranks(np.full(2, 4.0), two, 0.5, two / 3)

@@ -408,28 +408,11 @@ def test_evaluation_switches_dropout_off() -> None:
     assert evaluate(layout, base, x, y) == evaluate(layout, base, x, y)
 
 
-def normalized(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A user's model with running statistics beside its parameters."""
-    width = math.prod(input_shape)
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(width, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes)
-    )
-
-
-def test_running_statistics_do_not_leak_between_operations() -> None:
-    """A model with buffers is refused, or its evaluation does not depend on what was trained
-    before in the same process."""
-    try:
-        with torch_stream(5, "initialization"):
-            model = build_model("custom", (1, 8, 8), 10, callable=f"{__name__}:normalized")
-        bench = bench_of(model)
-    except ScenarioError:
-        return  # refused
-    server = {"model": bench.layout.flatten()}
-    config = EvaluateConfig(0, 30)
-    before = bench.run("evaluate", config, [server]).values
-    bench.run("train", TrainConfig(0, (0, 0), 1, recipe(), {"kind": "plain"}), [server, None])
-    assert bench.run("evaluate", config, [server]).values == before
+def test_buffers_that_are_no_running_statistics_are_refused() -> None:
+    model = model_of("mlp")
+    model.register_buffer("mask", torch.ones(3))
+    with pytest.raises(ScenarioError, match=r"mask.*plain attribute"):
+        Layout(model, CPU)
 
 
 # --- threads ------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from emulator.federation.objective import Cost, Options
+from emulator.federation.cost import Cost
+from emulator.federation.objective import Options
 from emulator.scenario.schema import Plain
 
 

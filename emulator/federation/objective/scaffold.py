@@ -6,11 +6,13 @@ the client's samples at the server's model.
 
 from __future__ import annotations
 
-from emulator.federation.objective import Cost, Options
+from emulator.federation.cost import Cost
+from emulator.federation.objective import Options
 from emulator.scenario.schema import Scaffold
 
 
 def scaffold(section: Scaffold) -> tuple[Options, Cost]:
     """Options for the learning plane, and the cost."""
     extra = 1 if section.option == "I" else 0
-    return {"kind": "scaffold", "option": section.option}, Cost(2, 2, extra)
+    options = {"kind": "scaffold", "option": section.option}
+    return options, Cost(vectors_down=1, vectors_up=1, training_passes=extra)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from emulator.scenario import schema
+
 StalenessFunction = Callable[[int], float]
 
 
@@ -16,6 +18,22 @@ def polynomial(exponent: float) -> StalenessFunction:
     return lambda staleness: float((1 + staleness) ** -exponent)
 
 
+def hinge(a: float, b: float) -> StalenessFunction:
+    """s(τ) = 1 where τ ≤ b, else 1/(a·(τ − b) + 1) (FedAsync, Xie et al. 2019)."""
+    return lambda staleness: 1.0 if staleness <= b else 1.0 / (a * (staleness - b) + 1.0)
+
+
 def constant(staleness: int) -> float:
     """s(τ) = 1."""
     return 1.0
+
+
+def staleness_function(section: schema.Staleness) -> StalenessFunction:
+    """What ``federation.pacing.staleness`` says."""
+    match section:
+        case schema.PolynomialStaleness():
+            return polynomial(section.exponent)
+        case schema.HingeStaleness():
+            return hinge(section.a, section.b)
+        case schema.ConstantStaleness():
+            return constant

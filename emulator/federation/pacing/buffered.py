@@ -9,10 +9,10 @@ slot of a lost client is filled at once all the same: nothing would ever come of
 
 from __future__ import annotations
 
-from emulator.federation.pacing import constant, polynomial
+from emulator.federation.pacing import staleness_function
 from emulator.federation.server import Server
-from emulator.scenario.schema import Buffered, PolynomialStaleness
-from emulator.simulation.clock import Rank, Timer
+from emulator.scenario.schema import Buffered
+from emulator.simulation.clock import Call, Rank
 from emulator.simulation.participations import Outcome, Participation
 
 
@@ -22,17 +22,13 @@ class BufferedPacing:
     def __init__(self, server: Server, section: Buffered, *, everyone: bool) -> None:
         self._server = server
         self._section = section
-        self.discount = (
-            polynomial(section.staleness.exponent)
-            if isinstance(section.staleness, PolynomialStaleness)
-            else constant
-        )
+        self.discount = staleness_function(section.staleness)
         self._buffer: list[Participation] = []
         self._outstanding = 0
         self._since_s = 0.0
-        self._aggregation: Timer | None = None
-        self._refill: Timer | None = None
-        self._check_in: Timer | None = None
+        self._aggregation: Call | None = None
+        self._refill: Call | None = None
+        self._check_in: Call | None = None
         self._too_few = False
         self._everyone = everyone
         self._terms = server.terms(self._uploaded, self._lost)

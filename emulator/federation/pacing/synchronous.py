@@ -2,12 +2,17 @@
 
 A round asks floor(participants × over_commitment) clients (Bonawitz et al. 2019) and closes with
 the ``participants``-th upload, at the deadline, or when the server knows that nobody is left to
-wait for. It then makes a version of what arrived, earliest first. With fewer than ``min_updates``
-the round failed: what arrived is discarded and the model stays.
+wait for. It then makes a version of what arrived, earliest first. With fewer than ``min_updates``,
+or a smaller share than ``target_ratio`` (FLASH's update_frac, Yang et al. 2021), the round failed:
+what arrived is discarded and the model stays.
+
+REFL's target ratio (Abdelmoniem et al. 2023) is another thing: its round ends as soon as that share
+of those asked has reported. That is over-commitment: 0.8 of 10 are 8 participants and 1.25.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator
 from typing import Any
 
@@ -15,6 +20,7 @@ from simpy.events import Event
 
 from emulator.errors import RunError
 from emulator.federation.pacing import constant
+from emulator.federation.pacing.deadline import Deadline, deadline
 from emulator.federation.server import Server
 from emulator.scenario.schema import Synchronous
 from emulator.simulation.clock import Rank, Timer
@@ -24,7 +30,7 @@ from emulator.simulation.participations import Outcome, Participation
 class Round:
     """What one round waits for. ``closing`` fires at the instant of its aggregation."""
 
-    def __init__(self, server: Server, wanted: int, closing: Timer) -> None:
+    def __init__(self, server: Server, wanted: int, closing: Timer, deadline: Deadline) -> None:
         self.wanted = wanted
         self.closing = closing
         self.by_deadline = False
@@ -32,9 +38,11 @@ class Round:
         self.arrived: list[Participation] = []
         self.awaited: set[int] = set()
         self._server = server
+        self._deadline = deadline
 
     def uploaded(self, p: Participation) -> None:
         """An upload is complete."""
+        self._deadline.upload_took(p.uploaded_s - p.dispatched_s)
         if self.closed:
             self._server.dismiss(p, Outcome.LATE)
             return
@@ -67,6 +75,7 @@ class SynchronousPacing:
     def __init__(self, server: Server, section: Synchronous, *, everyone: bool) -> None:
         self._server = server
         self._section = section
+        self._deadline = deadline(section)
         self.waits_for = "nothing yet"
         # Every update of a round starts from the version before: there is nothing to discount.
         self.discount = constant
@@ -80,28 +89,38 @@ class SynchronousPacing:
 
     def _rounds(self) -> Generator[Event, Any, None]:
         server, section, clock = self._server, self._section, self._server.clock
-        self._round = Round(server, 0, clock.idle_timer(Rank.AGGREGATION))
+        self._round = self._new_round(0)
         self._round.closed = True
-        while True:
+        for number in itertools.count():
             chosen = yield from self._recruit(section.asked)
             started_s = clock.now
-            current = Round(server, section.participants, clock.idle_timer(Rank.AGGREGATION))
-            self._round = current
-            server.log("round", version=server.version, asked=len(chosen))
+            self._round = current = self._new_round(section.participants)
+            duration_s = self._deadline.of_round(number)
+            if duration_s is not None and not started_s + duration_s > started_s:
+                raise RunError(
+                    f"the deadline of round {number}, {duration_s!r} s, does not move the clock at "
+                    f"simulated time {started_s!r} s; a longer federation.pacing.deadline is needed"
+                )
+            varying = {"deadline_s": duration_s} if self._deadline.varies else {}
+            server.log("round", version=server.version, asked=len(chosen), **varying)
             terms = server.terms(current.uploaded, current.lost)
             tasks = [server.dispatch(client, terms) for client in sorted(chosen)]
             current.awaited.update(p.task for p in tasks if p.outcome is None)
-            deadline = None
-            if section.deadline != "none":
-                deadline = clock.at(
-                    started_s + section.deadline, Rank.DEADLINE, action=current.deadline
+            time_is_up = None
+            if duration_s is not None:
+                time_is_up = clock.at(
+                    started_s + duration_s, Rank.DEADLINE, action=current.deadline
                 )
             self.waits_for = f"{section.participants} uploads of the round begun at t={started_s}"
             yield current.closing
-            if deadline is not None:
-                clock.cancel(deadline)
+            if time_is_up is not None:
+                clock.cancel(time_is_up)
             self._close(current, tasks, started_s)
             yield clock.at(clock.now, Rank.DISPATCH)
+
+    def _new_round(self, wanted: int) -> Round:
+        closing = self._server.clock.idle_timer(Rank.AGGREGATION)
+        return Round(self._server, wanted, closing, self._deadline)
 
     def _recruit(self, n: int) -> Generator[Event, Any, list[int]]:
         """Clients for a round, once there are enough of them."""
@@ -134,7 +153,7 @@ class SynchronousPacing:
             for p in tasks:
                 if p.outcome is None and p not in current.arrived:
                     server.cancel(p, outcome)
-        if len(taken) < section.min_updates:
+        if len(taken) < section.quorum(len(tasks)):
             for p in taken:
                 server.dismiss(p, Outcome.DISCARDED)
             server.log("round_failed", version=server.version, updates=len(taken))

@@ -40,6 +40,8 @@ class RandomSelector:
             else:
                 client = bits(self._draws, turn, attempt) & mask
             if client < clients and client not in chosen and available(client):
+                if n == 1:
+                    return (client,)
                 chosen[client] = None
                 if len(chosen) == n:
                     return list(chosen)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from emulator.federation.cost import Cost
+from emulator.federation.server_optimizer import Options
+from emulator.scenario.schema import Average, Local
 
-from emulator.scenario.schema import Average
 
-
-def average(section: Average) -> dict[str, Any]:
-    """Options for the learning plane."""
-    return {"kind": "average", "lr": section.lr}
+def average(section: Average, local: Local) -> tuple[Options, Cost]:
+    """Options for the learning plane, and the cost."""
+    return {"kind": "average", "lr": section.lr}, Cost()

@@ -3,14 +3,14 @@ code starts at tau."""
 
 from __future__ import annotations
 
-from typing import Any
+from emulator.federation.cost import Cost
+from emulator.federation.server_optimizer import Options
+from emulator.scenario.schema import FedYogi, Local
 
-from emulator.scenario.schema import FedYogi
 
-
-def fedyogi(section: FedYogi) -> dict[str, Any]:
-    """Options for the learning plane."""
+def fedyogi(section: FedYogi, local: Local) -> tuple[Options, Cost]:
+    """Options for the learning plane, and the cost."""
     options = section.model_dump()
     if options["v0"] is None:
         options["v0"] = section.tau**2
-    return options
+    return options, Cost()

@@ -1,6 +1,7 @@
 """Operations side by side in worker processes, each with one thread.
 
-Workers are spawned once and get the data through shared memory. Training and evaluation go to
+Workers are forked once, from a server process that has loaded the libraries while this one was
+still reading data, and get the data through shared memory. Training and evaluation go to
 workers; aggregation, cheap and needing everything, stays here. What a worker received last it
 keeps for a while, so that the model of a round travels once to each worker and not once to each
 client.
@@ -15,6 +16,7 @@ import signal
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -24,7 +26,13 @@ import torch.multiprocessing as multiprocessing
 from emulator.errors import RunError
 from emulator.learning.executors import Done
 from emulator.learning.lineage import Handle, Operation, Tensors
-from emulator.learning.operations import EvaluateConfig, Result, TrainConfig, Workbench
+from emulator.learning.operations import (
+    EvaluateClientsConfig,
+    EvaluateConfig,
+    Result,
+    TrainConfig,
+    Workbench,
+)
 
 _KEPT = 4
 """How many received inputs a worker keeps."""
@@ -33,12 +41,20 @@ _AHEAD = 2
 """How many operations a worker holds, so that it never waits for this process."""
 
 
+def prepare() -> None:
+    """Begin, in the background, what starting workers takes seconds for: loading the libraries."""
+    # The server is forked from nothing that has threads, unlike this process.
+    multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
+    forkserver.ensure_running()
+
+
 class Processes:
     """See :class:`emulator.learning.executors.Executor`."""
 
     kind = "processes"
 
     def __init__(self, bench: Workbench, workers: int) -> None:
+        prepare()
         self._bench = bench
         self._workers = [_Worker(bench, number) for number in range(workers)]
 
@@ -50,7 +66,7 @@ class Processes:
 
         def enqueue(position: int) -> None:
             operation = operations[position]
-            if operation.kind in ("train", "evaluate"):
+            if operation.kind in ("train", "evaluate", "evaluate_clients"):
                 heapq.heappush(ready, (-self._cost(operation), position))
             else:
                 local.append(position)
@@ -102,6 +118,10 @@ class Processes:
         config = operation.config
         if isinstance(config, TrainConfig):
             return len(self._bench.partition[config.client])
+        if isinstance(config, EvaluateClientsConfig):
+            assert self._bench.client_test is not None
+            own = self._bench.client_test.indices
+            return sum(len(own[client]) for client in config.clients)
         assert isinstance(config, EvaluateConfig)
         return config.stop - config.start
 
@@ -114,7 +134,7 @@ class _Worker:
     """This process's end of one worker."""
 
     def __init__(self, bench: Workbench, number: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         self.connection, theirs = context.Pipe()
         for tensor in (bench.train_x, bench.train_y, bench.test_x, bench.test_y):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
@@ -128,6 +148,7 @@ class _Worker:
                 bench.test_x,
                 bench.test_y,
                 bench.partition,
+                bench.client_test,
             ),
             name=f"fedclock-worker-{number}",
             daemon=True,
@@ -198,6 +219,7 @@ def _work(
     test_x: torch.Tensor,
     test_y: torch.Tensor,
     partition: Any,
+    client_test: Any,
 ) -> None:
     """A worker's life: receive an operation, run it, send the result; end when nobody is there."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -206,7 +228,7 @@ def _work(
 
     # The model came through shared memory, and every worker got the same one: a copy to work in.
     layout = Layout(copy.deepcopy(model), torch.device("cpu"))
-    bench = Workbench(layout, train_x, train_y, test_x, test_y, partition)
+    bench = Workbench(layout, train_x, train_y, test_x, test_y, partition, client_test)
     kept: OrderedDict[str, Tensors] = OrderedDict()
     while True:
         try:

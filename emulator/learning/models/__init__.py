@@ -1,8 +1,10 @@
 """The models: a kind, an input shape and a number of classes in, a plain ``nn.Module`` out.
 
 Every built-in model is an ``nn.Sequential`` of named layers whose last one is the classifier,
-so ``model[:-1]`` gives the activations before it. None has hooks, buffers or in-place
-operations, so ``torch.func.functional_call`` and ``vmap`` work on all of them.
+so ``model[:-1]`` gives the activations before it. None has hooks or in-place
+operations and only ``resnet8`` has buffers (batch normalization), so
+``torch.func.functional_call`` works on all of them, and ``vmap`` on all but that one and the
+recurrent one.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ from typing import Any
 from torch import nn
 
 from emulator.errors import ScenarioError
+from emulator.learning.models.char_lstm import char_lstm
+from emulator.learning.models.conv1d import conv1d
 from emulator.learning.models.custom import custom, resolve_callable
+from emulator.learning.models.fedseq_lenet import fedseq_lenet
 from emulator.learning.models.lenet5 import lenet5
 from emulator.learning.models.logistic import logistic
 from emulator.learning.models.mcmahan_cnn import mcmahan_cnn
 from emulator.learning.models.mlp import mlp
+from emulator.learning.models.resnet8 import resnet8
 from emulator.learning.registry import call_registered
 
 __all__ = ["MODELS", "build_model", "parameter_count", "resolve_callable"]
@@ -27,6 +33,10 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "lenet5": lenet5,
     "mcmahan_cnn": mcmahan_cnn,
+    "fedseq_lenet": fedseq_lenet,
+    "conv1d": conv1d,
+    "char_lstm": char_lstm,
+    "resnet8": resnet8,
     "custom": custom,
 }
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    model_validator,
+)
 
 from emulator.scenario.units import PositiveRate, PositiveSeconds
 
@@ -17,22 +26,40 @@ class Section(BaseModel):
 
 
 Kind = Field(discriminator="kind")
-Count = Annotated[int, Field(ge=1)]
+# Whole numbers up to here fit 64 bits and are exact as floats; beyond are mistakes.
+LARGEST_COUNT: Final = 2**53
+Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
+Whole = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
+def _not_empty(value: Any) -> Any:
+    if value == "":
+        raise ValueError("must be the path of a file or folder, found ''")
+    return value
+
+
 def _found(path: Path, info: ValidationInfo) -> Path:
     """Paths are relative to the scenario file, and must be there."""
     base = (info.context or {}).get("base")
-    full = Path(base, path.expanduser()) if base is not None else path
-    if base is not None and not full.exists():
-        raise ValueError(f"no such file or folder: {full}")
-    return full
+    if base is None:
+        return path
+    try:
+        full = Path(base, path.expanduser())
+        if full.exists():
+            return full
+        reason = "no such file or folder"
+    except (OSError, RuntimeError) as error:  # a long name, a closed folder, ~ of nobody
+        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
+        full = Path(base, path)
+    raise ValueError(f"{reason}: {full}")
 
 
-InputPath = Annotated[Path, Field(strict=False), AfterValidator(_found)]
+InputPath = Annotated[
+    Path, Field(strict=False), BeforeValidator(_not_empty), AfterValidator(_found)
+]
 
 Q = TypeVar("Q")
 
@@ -43,11 +70,11 @@ class Constant(Section, Generic[Q]):
 
 
 class Lognormal(Section, Generic[Q]):
-    """exp(N(ln median, sigma²))."""
+    """exp(N(ln median, sigma²)); beyond a ``sigma`` of 20 no mean fits a float."""
 
     dist: Literal["lognormal"]
     median: Q
-    sigma: NonNegative
+    sigma: Annotated[float, Field(ge=0, le=20)]
 
 
 class Exponential(Section, Generic[Q]):
@@ -65,6 +92,20 @@ class Uniform(Section, Generic[Q]):
         if not self.low < self.high:  # type: ignore[operator]
             raise ValueError(f"low must be below high, got {self.low} and {self.high}")
         return self
+
+
+def mean_and_typical(drawn: Any) -> tuple[float, float]:
+    """The mean of a distribution, and what a draw comes to where few decide on the mean."""
+    match drawn:
+        case Constant():
+            mean = typical = drawn.value
+        case Lognormal():
+            mean, typical = drawn.median * math.exp(drawn.sigma**2 / 2), drawn.median
+        case Exponential():
+            mean = typical = drawn.mean
+        case _:
+            mean = typical = (drawn.low + drawn.high) / 2
+    return float(mean), float(typical)
 
 
 Dist = Field(discriminator="dist")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from emulator.scenario.schema.base import Count, Kind, NonNegative, Positive, Section
+from emulator.scenario.schema.base import Count, Kind, NonNegative, Positive, Section, Whole
 from emulator.scenario.units import NonNegativeBytes, PositiveSeconds
 
 
@@ -34,18 +36,86 @@ class Local(Section):
         return self
 
 
+InFlight = Annotated[int, Field(ge=1, le=10_000_000)]
+RoundTime = PositiveSeconds | Literal["none"]
+
+
+class DeadlineStep(Section):
+    """The deadline of a round and of those after it; rounds count from 0, failed ones too."""
+
+    from_round: Whole
+    deadline: RoundTime
+
+
+class ScheduledDeadline(Section):
+    """A deadline that changes at given rounds."""
+
+    kind: Literal["schedule"]
+    steps: Annotated[list[DeadlineStep], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> ScheduledDeadline:
+        rounds = [step.from_round for step in self.steps]
+        if rounds[0] != 0:
+            raise ValueError(
+                f"the first of the steps begins at round {rounds[0]}, and rounds count from 0: "
+                "begin with from_round: 0"
+            )
+        for before, after in pairwise(rounds):
+            if after <= before:
+                raise ValueError(
+                    f"the steps must be in order: round {after} comes after round {before}"
+                )
+        return self
+
+
+class QuantileDeadline(Section):
+    """``times`` the quantile ``q`` of how long the last ``of_last`` uploads took.
+
+    From dispatch to the end of the upload, of all uploads that were complete when the round began:
+    those of failed rounds and, with stragglers: finish, late ones too. The quantile is an order
+    statistic, the ceil(q · of_last)-th shortest, then held within ``at_least`` and ``at_most``.
+    Until there are ``of_last`` uploads the deadline is ``initial``.
+    """
+
+    kind: Literal["quantile"]
+    q: Annotated[float, Field(gt=0, le=1)]
+    of_last: Annotated[int, Field(ge=1, le=1_000_000)]
+    initial: RoundTime
+    times: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    at_least: PositiveSeconds | None = None
+    at_most: PositiveSeconds | None = None
+
+    @property
+    def rank(self) -> int:
+        """ceil(q · of_last), of the decimal product."""
+        return math.ceil(Decimal(repr(self.q)) * self.of_last)
+
+    @model_validator(mode="after")
+    def _bounds(self) -> QuantileDeadline:
+        low, high = self.at_least, self.at_most
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"at_least is {low} s, more than at_most, {high} s")
+        return self
+
+
 class Synchronous(Section):
     """Rounds that wait for ``participants`` updates.
 
-    ``too_few``: what to do when fewer than floor(participants × over_commitment) clients are
-    online and idle at the start of a round.
+    ``deadline``: a duration, 'none', {kind: schedule, steps: [{from_round, deadline}, …]} or
+    {kind: quantile, q, of_last, initial, times, at_least, at_most}. A round fails with fewer than
+    ``min_updates`` updates or, where that is given, with a smaller share than ``target_ratio`` of
+    those it waits for (participants, or all it asked where those are fewer). ``too_few``: what to
+    do when fewer than floor(participants × over_commitment) clients are online and idle at the
+    start of a round.
     """
 
     kind: Literal["synchronous"]
     participants: Count
     over_commitment: Annotated[float, Field(ge=1)] = 1.0
-    deadline: PositiveSeconds | Literal["none"]
+    deadline: RoundTime | Annotated[ScheduledDeadline | QuantileDeadline, Kind]
     min_updates: Count = 1
+    target_ratio: Annotated[float, Field(gt=0, le=1)] | None = None
     stragglers: Literal["cancel", "finish"] = "cancel"
     too_few: Literal["wait", "proceed", "fail"] = "wait"
     weights: Literal["samples", "uniform"] = "samples"
@@ -55,8 +125,32 @@ class Synchronous(Section):
         """floor(participants × over_commitment), of the decimal product."""
         return int(Decimal(self.participants) * Decimal(repr(self.over_commitment)))
 
+    @property
+    def always_ends(self) -> bool:
+        """Whether every round has a deadline."""
+        deadline = self.deadline
+        if isinstance(deadline, ScheduledDeadline):
+            return all(step.deadline != "none" for step in deadline.steps)
+        if isinstance(deadline, QuantileDeadline):
+            return deadline.initial != "none"
+        return deadline != "none"
+
+    def quorum(self, asked: int) -> int:
+        """The updates without which a round that asked so many clients fails.
+
+        ``target_ratio``: ceil of the decimal product.
+        """
+        if self.target_ratio is None:
+            return self.min_updates
+        return math.ceil(Decimal(repr(self.target_ratio)) * min(self.participants, asked))
+
     @model_validator(mode="after")
-    def _quorum(self) -> Synchronous:
+    def _one_quorum(self) -> Synchronous:
+        if self.target_ratio is not None and self.min_updates > 1:
+            raise ValueError(
+                "min_updates and target_ratio both say when a round fails, one as a number and "
+                "one as a share: say one of them"
+            )
         if self.min_updates > self.participants:
             raise ValueError(
                 f"min_updates is {self.min_updates}, more than the {self.participants} participants"
@@ -77,21 +171,32 @@ class PolynomialStaleness(Section):
     exponent: NonNegative = 0.5
 
 
+class HingeStaleness(Section):
+    """s(τ) = 1 up to τ = b, then 1/(a·(τ − b) + 1) (FedAsync: a 10, b 4)."""
+
+    kind: Literal["hinge"]
+    a: Positive = 10.0
+    b: NonNegative = 4.0
+
+
+Staleness = Annotated[ConstantStaleness | PolynomialStaleness | HingeStaleness, Kind]
+
+
 class Buffered(Section):
     """FedBuff: ``in_flight`` clients train at any time, every ``buffer`` updates make a version.
 
-    ``normalise``: the discounted updates are divided by the sum of the weights (FedBuff's 1/K)
-    or by the sum of the discounted weights.
+    ``staleness`` s(τ) is {kind: constant}: 1, {kind: polynomial, exponent}: (1 + τ)^-exponent, or
+    {kind: hinge, a, b}: 1 up to τ = b, then 1/(a·(τ − b) + 1). ``normalise``: the discounted
+    updates are divided by the sum of the weights (FedBuff's 1/K) or by the sum of the discounted
+    weights.
     """
 
     kind: Literal["buffered"]
-    in_flight: Count
+    in_flight: InFlight
     buffer: Count
     refill: Literal["at_once", "at_aggregation"] = "at_once"
-    staleness: Annotated[ConstantStaleness | PolynomialStaleness, Kind] = PolynomialStaleness(
-        kind="polynomial"
-    )
-    max_staleness: Annotated[int, Field(ge=0)] | None = None
+    staleness: Staleness = PolynomialStaleness(kind="polynomial")
+    max_staleness: Whole | None = None
     normalise: Literal["weights", "discounted"] = "weights"
     weights: Literal["samples", "uniform"] = "uniform"
 
@@ -104,6 +209,25 @@ class Buffered(Section):
                 f"buffer of at most {self.in_flight}, or more in_flight"
             )
         return self
+
+
+class Asynchronous(Section):
+    """FedAsync: ``in_flight`` clients train at any time, and every upload makes a version.
+
+    w ← (1 − α·s(τ)) w + α·s(τ) w_k, with α = ``mixing`` and ``staleness`` s(τ) as in buffered
+    pacing. The proximal term of its clients is the objective {kind: fedprox, mu: 0.005}.
+    """
+
+    kind: Literal["asynchronous"]
+    in_flight: InFlight
+    mixing: Annotated[float, Field(gt=0, le=1)] = 0.6
+    staleness: Staleness = PolynomialStaleness(kind="polynomial")
+    max_staleness: Whole | None = None
+
+    @property
+    def weights(self) -> Literal["samples"]:
+        """One update needs no weight, but that of a client without samples does not count."""
+        return "samples"
 
 
 class RandomSelection(Section):
@@ -121,10 +245,14 @@ class AllSelection(Section):
 
 
 class Star(Section):
+    """Every client trains alone, from the server's model."""
+
     kind: Literal["star"]
 
 
 class Plain(Section):
+    """The client's own loss, as in FedAvg (McMahan et al. 2017)."""
+
     kind: Literal["plain"]
 
 
@@ -141,6 +269,15 @@ class Scaffold(Section):
 
     kind: Literal["scaffold"]
     option: Literal["I", "II"] = "II"
+
+
+class FedDyn(Section):
+    """A dynamic regularizer (Acar et al. 2021, as in the paper): clients minimize
+    F_k(w) − ⟨∇_k, w⟩ + (alpha/2)·‖w − w_global‖² and keep ∇_k. The server's step is its own, with
+    the plain mean of the models: server_optimizer stays {kind: average}, weights are uniform."""
+
+    kind: Literal["feddyn"]
+    alpha: Positive
 
 
 class Average(Section):
@@ -162,6 +299,47 @@ class FedYogi(Section):
     v0: NonNegative | None = None
 
 
+class FedAvgM(Section):
+    """Server momentum (Hsu et al. 2019): m ← beta · m + Δ̄, w ← w + lr · m."""
+
+    kind: Literal["fedavgm"]
+    lr: Positive = 1.0
+    beta: Annotated[float, Field(ge=0, lt=1)] = 0.9
+
+
+class FedAdagrad(Section):
+    """Reddi et al. 2021; v starts at tau² as in the paper unless ``v0`` says otherwise."""
+
+    kind: Literal["fedadagrad"]
+    lr: Positive = 0.01
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    tau: Positive = 1e-3
+    v0: NonNegative | None = None
+
+
+class FedAdam(Section):
+    """Reddi et al. 2021, without bias correction; v starts at tau² as in the paper unless
+    ``v0`` says otherwise."""
+
+    kind: Literal["fedadam"]
+    lr: Positive = 0.01
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    tau: Positive = 1e-3
+    v0: NonNegative | None = None
+
+
+class QFedAvg(Section):
+    """q-FedAvg (Li et al. 2020): fairer the larger ``q``; q = 0 is averaging.
+
+    The paper's equation has weights: uniform in the pacing; with samples both of its sums are
+    weighted by them, where the paper draws clients in proportion to their samples instead.
+    """
+
+    kind: Literal["qfedavg"]
+    q: NonNegative = 1.0
+
+
 class FullPayload(Section):
     """The whole model travels, after a header of ``header`` bytes in each message."""
 
@@ -170,10 +348,23 @@ class FullPayload(Section):
 
 
 class Federation(Section):
-    pacing: Annotated[Synchronous | Buffered, Kind]
+    """The axes of the federation.
+
+    ``batch_norm``: what becomes of the running statistics of batch normalization; a model that has
+    them needs the choice. 'average': they travel with the model, both ways, and are averaged with
+    its weights. 'local' (SiloBN, Andreux et al. 2020): each client keeps its own, nothing travels;
+    the global model, which has none, is evaluated by the statistics of the test samples themselves.
+    'freeze': training and evaluation use those of the initial model. Scale and shift are parameters
+    like others. A mini-batch of one sample is normalized by the running statistics.
+    """
+
+    pacing: Annotated[Synchronous | Buffered | Asynchronous, Kind]
     selection: Annotated[RandomSelection | AllSelection, Kind] = RandomSelection(kind="random")
     structure: Annotated[Star, Field()] = Star(kind="star")
-    objective: Annotated[Plain | FedProx | Scaffold, Kind] = Plain(kind="plain")
-    server_optimizer: Annotated[Average | FedYogi, Kind] = Average(kind="average")
+    objective: Annotated[Plain | FedProx | Scaffold | FedDyn, Kind] = Plain(kind="plain")
+    server_optimizer: Annotated[
+        Average | FedAvgM | FedAdagrad | FedAdam | FedYogi | QFedAvg, Kind
+    ] = Average(kind="average")
+    batch_norm: Literal["average", "local", "freeze"] | None = None
     payload: Annotated[FullPayload, Field()] = FullPayload(kind="full")
     on_nonfinite: Literal["drop", "stop"] = "drop"

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from emulator.scenario.schema.base import Count, Section
 from emulator.scenario.schema.federation import (
     AllSelection,
+    Asynchronous,
+    Average,
     Buffered,
+    ConstantStaleness,
+    FedDyn,
     Federation,
     Local,
+    QFedAvg,
     RandomSelection,
+    Scaffold,
     Synchronous,
 )
 from emulator.scenario.schema.system import (
     Always,
+    FedScaleAvailability,
     Links,
     NoNetwork,
+    PhoneAvailability,
+    RenewalAvailability,
     ScriptedAvailability,
     ScriptedDevices,
     System,
     TopologyNetwork,
 )
-from emulator.scenario.schema.task import Task
+from emulator.scenario.schema.task import CustomModel, Natural, ResNet8, Task
 from emulator.scenario.units import NonNegativeSeconds, PositiveSeconds
+
+MOST_SESSIONS_IN_ALL = 1_000_000_000  # 16 GB
 
 
 class Target(Section):
@@ -57,13 +68,31 @@ def _every_kind(value: Any) -> str:
     return "sim_time" if "sim_time" in keys else "versions"
 
 
+def _one_measure(value: Any) -> Any:
+    if isinstance(value, EveryVersions | EveryTime):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("must be a mapping such as {versions: 5} or {sim_time: 10 min}")
+    if len(value.keys() & {"versions", "sim_time"}) != 1:
+        found = ", ".join(value) or "neither"
+        raise ValueError(f"say either versions or sim_time, one of them; found {found}")
+    return value
+
+
 class Evaluation(Section):
-    """The global model on the test set: every so many versions, or so much simulated time."""
+    """The global model on the test set: every so many versions, or so much simulated time.
+
+    ``clients``: the same model on each client's own test samples (``task.client_test``, or those
+    of natural data), never, once at the end, or whenever the test set is. It adds no simulated
+    time. Where clients keep their batch-normalization statistics, each is tested with its own.
+    """
 
     every: Annotated[
         Annotated[EveryVersions, Tag("versions")] | Annotated[EveryTime, Tag("sim_time")],
         Discriminator(_every_kind),
+        BeforeValidator(_one_measure),
     ]
+    clients: Literal["never", "at_end", "always"] = "never"
 
 
 class Memo(Section):
@@ -77,10 +106,12 @@ class Memo(Section):
 
 
 class Execution(Section):
-    """Where training runs. ``auto``: processes for models of ``1,000,000`` or more
-    multiply-accumulates a sample (forward) on the CPU, inline for smaller ones and on a GPU."""
+    """Where training runs: one client after the other, in worker processes, or many clients in
+    one program (``batched``). ``auto``: on the CPU processes for models of ``1,000,000`` or more
+    multiply-accumulates a sample (forward); else batched for ``logistic`` and ``mlp``, and inline
+    for all others."""
 
-    executor: Literal["auto", "inline", "processes"] = "auto"
+    executor: Literal["auto", "inline", "processes", "batched"] = "auto"
     device: Literal["cpu", "cuda"] = "cpu"
 
 
@@ -119,11 +150,18 @@ def refuse_nonsense(scenario: Scenario) -> None:
     if system.drop_notice != "timeout" and system.drop_timeout is not None:
         wrong.append("system.drop_timeout goes with system.drop_notice: timeout only")
     if system.drop_notice == "at_deadline" and (
-        not isinstance(pacing, Synchronous) or pacing.deadline == "none"
+        not isinstance(pacing, Synchronous) or not pacing.always_ends
     ):
         wrong.append(
-            "system.drop_notice: at_deadline needs synchronous pacing with a deadline: without "
-            "one the server would wait for a lost client for ever"
+            "system.drop_notice: at_deadline needs synchronous pacing with a deadline in every "
+            "round: without one the server would wait for a lost client for ever"
+        )
+    if scenario.evaluation.clients != "never" and not (
+        task.client_test is not None or isinstance(task.partition, Natural)
+    ):
+        wrong.append(
+            f"evaluation.clients: '{scenario.evaluation.clients}' needs samples that each client "
+            "is tested on; say task.client_test: 0.2, or take natural data with partition natural"
         )
     if isinstance(pacing, Synchronous):
         if pacing.participants > n:
@@ -141,7 +179,7 @@ def refuse_nonsense(scenario: Scenario) -> None:
             wrong.append(
                 "federation.selection: 'all' asks everyone: over_commitment has nothing to add"
             )
-    if isinstance(pacing, Buffered):
+    if isinstance(pacing, Buffered | Asynchronous):
         if isinstance(selection, AllSelection) and pacing.in_flight != n:
             wrong.append(
                 f"federation.selection: 'all' keeps all {n} clients at work: in_flight must be "
@@ -153,23 +191,50 @@ def refuse_nonsense(scenario: Scenario) -> None:
                 f"federation.pacing.in_flight is {pacing.in_flight}, more than the {n} clients"
             )
     if isinstance(selection, RandomSelection) and selection.busy == "queue":
-        if not isinstance(pacing, Buffered):
+        if isinstance(pacing, Synchronous):
             wrong.append(
-                "federation.selection.busy: queue needs buffered pacing: a round asks a client once"
+                "federation.selection.busy: queue needs buffered or asynchronous pacing: a round "
+                "asks a client once"
             )
         if system.on_offline == "drop" and not isinstance(system.availability, Always):
             wrong.append(
                 "federation.selection.busy: queue with on_offline: drop would lose tasks that "
                 "never started; say on_offline: pause or continue"
             )
-    if (
-        isinstance(selection, RandomSelection)
-        and selection.busy == "queue"
-        and scenario.federation.objective.kind == "scaffold"
+    keeps = _what_clients_keep(scenario.federation)
+    if isinstance(selection, RandomSelection) and selection.busy == "queue" and keeps:
+        wrong.append(
+            f"federation.selection.busy: queue with {keeps}: a task that waits on its device "
+            "would start from a state of its client that is out of date; say busy: exclude"
+        )
+    wrong.extend(_not_with_feddyn(scenario.federation))
+    if isinstance(scenario.federation.server_optimizer, QFedAvg) and isinstance(
+        scenario.federation.objective, Scaffold
     ):
         wrong.append(
-            "federation.selection.busy: queue with objective 'scaffold': a task that waits on its "
-            "device would start from a control variate that is out of date; say busy: exclude"
+            "federation.server_optimizer: 'qfedavg' weighs each client's own gradient by its loss, "
+            "and with objective 'scaffold' the updates are corrected towards the mean of all; say "
+            "plain or fedprox"
+        )
+    # Of a custom model it is known once it is built.
+    batch_norm = scenario.federation.batch_norm
+    if batch_norm is None and isinstance(task.model, ResNet8):
+        wrong.append(f"federation.batch_norm is missing: model 'resnet8' {BATCH_NORM_CHOICES}")
+    if batch_norm is not None and not isinstance(task.model, ResNet8 | CustomModel):
+        wrong.append(
+            f"federation.batch_norm: '{batch_norm}' says what becomes of the running statistics of "
+            f"batch normalization, and model '{task.model.kind}' keeps none; leave it out"
+        )
+    if isinstance(pacing, Asynchronous):
+        wrong.extend(_not_with_fedasync(scenario.federation))
+    if isinstance(system.availability, FedScaleAvailability):
+        wrong.extend(_not_with_cursor(scenario, system.availability))
+    drawn = n * _sessions_drawn(system.availability)
+    if drawn > MOST_SESSIONS_IN_ALL:
+        wrong.append(
+            f"system.availability: some {drawn:.1e} sessions would be drawn for {n} clients, and "
+            f"memory for {MOST_SESSIONS_IN_ALL:.0e} is too much already; shorten the trace or take "
+            "fewer clients"
         )
     for place, values in _lists_by_client(scenario):
         if len(values) != n:
@@ -181,6 +246,108 @@ def refuse_nonsense(scenario: Scenario) -> None:
         )
     if wrong:
         raise ValueError("\n".join(wrong))
+
+
+BATCH_NORM_CHOICES = (
+    "keeps the running statistics of batch normalization; say average (they travel with the model "
+    "and are averaged), local (each client keeps its own) or freeze (those of the initial model "
+    "are used, and stay)"
+)
+
+
+def _what_clients_keep(federation: Federation) -> str | None:
+    """What makes a client remember something from one of its tasks to the next."""
+    if isinstance(federation.objective, Scaffold | FedDyn):
+        return f"objective '{federation.objective.kind}'"
+    return "batch_norm 'local'" if federation.batch_norm == "local" else None
+
+
+def _not_with_feddyn(federation: Federation) -> list[str]:
+    """FedDyn's server step is part of the method: w = mean of the models − h/α."""
+    if not isinstance(federation.objective, FedDyn):
+        return []
+    wrong = []
+    optimizer, pacing = federation.server_optimizer, federation.pacing
+    if not isinstance(pacing, Asynchronous) and optimizer != Average(kind="average"):
+        which = f"'{optimizer.kind}'"
+        if isinstance(optimizer, Average):
+            which += f" with lr {optimizer.lr}"
+        wrong.append(
+            f"federation.server_optimizer: {which} has no place beside objective 'feddyn', whose "
+            "server step is its own (the mean of the models less h/alpha); leave server_optimizer "
+            "out"
+        )
+    if not isinstance(pacing, Asynchronous) and pacing.weights != "uniform":
+        wrong.append(
+            "federation.pacing.weights: 'samples' with objective 'feddyn': its server step takes "
+            "the plain mean of the models, and its h counts every client alike; say weights: "
+            "uniform"
+        )
+    if isinstance(pacing, Buffered) and not isinstance(pacing.staleness, ConstantStaleness):
+        wrong.append(
+            f"federation.pacing.staleness: '{pacing.staleness.kind}' with objective 'feddyn': h "
+            "must stay the mean of what the clients keep, and a client keeps all of an update "
+            "that the server would discount; say staleness: {kind: constant}"
+        )
+    return wrong
+
+
+def _not_with_fedasync(federation: Federation) -> list[str]:
+    """FedAsync's server mixes whole models one at a time, and leaves no room for another step."""
+    wrong = []
+    optimizer, objective = federation.server_optimizer, federation.objective.kind
+    if optimizer != Average(kind="average"):
+        which = f"'{optimizer.kind}'"
+        if isinstance(optimizer, Average):
+            which += f" with lr {optimizer.lr}"
+        wrong.append(
+            f"federation.server_optimizer: {which} has no place in asynchronous pacing, whose "
+            "server step is FedAsync's own, w ← (1 − mixing·s(τ)) w + mixing·s(τ) w_k; set mixing "
+            "and leave server_optimizer out, or say pacing: buffered with buffer: 1"
+        )
+    if objective in ("scaffold", "feddyn"):
+        wrong.append(
+            f"federation.objective: '{objective}' has a server step of its own, on the updates of "
+            "a version, and asynchronous pacing (FedAsync) mixes one whole model at a time; say "
+            "plain or fedprox, or pacing: buffered"
+        )
+    return wrong
+
+
+def _not_with_cursor(scenario: Scenario, availability: FedScaleAvailability) -> list[str]:
+    """FedScale's cursor is asked in a round of FedScale's, and nowhere else."""
+    if availability.cursor == "stateless":
+        return []
+    where, system = "system.availability.cursor: fedscale", scenario.system
+    wrong = []
+    if availability.at_end != "wrap":
+        wrong.append(f"{where} takes times modulo the trace; at_end must be wrap")
+    if system.on_offline != "drop":
+        wrong.append(
+            f"{where} says at the end of a task whether it is lost; on_offline must be drop"
+        )
+    shares = isinstance(system.network, Links) and system.network.server is not None
+    if shares or isinstance(system.network, TopologyNetwork):
+        wrong.append(
+            f"{where} is asked at dispatch about the end of the task, which a shared link leaves "
+            "open; leave system.network.server out, or use kind: none"
+        )
+    if not isinstance(scenario.federation.pacing, Synchronous):
+        wrong.append(
+            f"{where} goes with synchronous pacing: FedScale's asynchronous mode never tests "
+            "whether a client is still there"
+        )
+    if scenario.federation.structure.kind != "star":
+        wrong.append(f"{where} goes with structure: star; FedScale has no other")
+    return wrong
+
+
+def _sessions_drawn(availability: object) -> float:
+    """About how many sessions of a client the generator of a scenario makes."""
+    if isinstance(availability, RenewalAvailability):
+        return availability.sessions_drawn
+    # The median phone is online three times a day; phones of short cycles add to the mean.
+    return 10.0 * availability.days if isinstance(availability, PhoneAvailability) else 0.0
 
 
 def _lists_by_client(scenario: Scenario) -> list[tuple[str, list[Any]]]:

@@ -16,10 +16,30 @@ from emulator.scenario.schema.base import (
     Probability,
     Rate,
     Section,
+    mean_and_typical,
 )
 from emulator.scenario.units import NonNegativeSeconds, PositiveRate, PositiveSeconds
 
 Assignment = Literal["fedscale", "random"]
+
+
+class Independent(Section):
+    """Who has which device says nothing of how many samples it holds."""
+
+    kind: Literal["independent"]
+
+
+class RankCorrelation(Section):
+    """The same devices dealt out so that Spearman's correlation of a client's number of samples
+    and the speed of its device is about ``rho``: below 0, who holds much data is slow. A Gaussian
+    copula; the value that was reached is among the run's notes."""
+
+    kind: Literal["rank"]
+    rho: Annotated[float, Field(ge=-1, le=1)]
+
+
+DataCorrelation = Annotated[Independent | RankCorrelation, Kind]
+INDEPENDENT = Independent(kind="independent")
 
 
 class FedScaleDevices(Section):
@@ -28,6 +48,7 @@ class FedScaleDevices(Section):
     kind: Literal["fedscale"]
     path: InputPath
     assign: Assignment = "fedscale"
+    data_correlation: DataCorrelation = INDEPENDENT
     noise: Factor = NO_NOISE
 
 
@@ -35,6 +56,7 @@ class PhoneDevices(Section):
     """FedScale's formula on devices drawn from the published quantiles."""
 
     kind: Literal["phones"]
+    data_correlation: DataCorrelation = INDEPENDENT
     noise: Factor = NO_NOISE
 
 
@@ -49,6 +71,7 @@ class MacsDevices(Section):
     reference_macs: Count
     path: InputPath | None = None
     assign: Assignment = "fedscale"
+    data_correlation: DataCorrelation = INDEPENDENT
     noise: Factor = NO_NOISE
 
 
@@ -65,27 +88,39 @@ AtEnd = Literal["wrap", "hold", "end"]
 
 
 class Always(Section):
+    """Everyone is online for ever."""
+
     kind: Literal["always"]
 
 
 class FedScaleAvailability(Section):
     """FedScale's client_behave_trace, or a table of sessions (``period`` is its length, where
-    it has no column for it)."""
+    it has no column for it).
+
+    ``cursor: fedscale`` is for comparing with what FedScale reports, and for nothing else: a
+    selection asks FedScale's stateful cursor of every client, and a task is lost, at its last
+    moment, when the cursor says at its end that the client is offline, which may be wrong, and
+    only then. With ``stateless`` a client is online when its trace says so.
+    """
 
     kind: Literal["fedscale"]
     path: InputPath
     period: PositiveSeconds | None = None
     assign: Literal["fedscale", "random", "stratified", "worst"] = "fedscale"
     at_end: AtEnd
+    cursor: Literal["stateless", "fedscale"] = "stateless"
 
 
 class PhoneAvailability(Section):
     """Sessions drawn from the published quantiles, day and night included."""
 
     kind: Literal["phones"]
-    days: Count = 7
-    duty: Annotated[float, Field(gt=0, lt=1)] | None = None
+    days: Annotated[int, Field(ge=1, le=3660)] = 7
+    duty: Annotated[float, Field(ge=0.001, le=0.95)] | None = None
     at_end: AtEnd = "wrap"
+
+
+MOST_SESSIONS = 1_000_000  # that a client may have: a step of the generator each
 
 
 class RenewalAvailability(Section):
@@ -96,6 +131,22 @@ class RenewalAvailability(Section):
     off: Duration
     horizon: PositiveSeconds
     at_end: AtEnd
+
+    @property
+    def sessions_drawn(self) -> float:
+        """About how many a client, in the horizon and the 20 cycles that are drawn before it."""
+        (on_mean_s, on_s), (off_mean_s, off_s) = map(mean_and_typical, (self.on, self.off))
+        return (self.horizon + 20 * (on_mean_s + off_mean_s)) / (on_s + off_s)
+
+    @model_validator(mode="after")
+    def _can_be_drawn(self) -> RenewalAvailability:
+        if not self.sessions_drawn <= MOST_SESSIONS:
+            raise ValueError(
+                f"some {self.sessions_drawn:.1e} sessions would be drawn for each client, within "
+                f"the horizon and in the 20 mean cycles before it; at most {MOST_SESSIONS} can "
+                "be: shorten the horizon, or take longer on and off times or a smaller sigma"
+            )
+        return self
 
 
 class ScriptedAvailability(Section):
@@ -180,19 +231,48 @@ class TopologyNetwork(Section):
     attach: list[str] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _one_edge_a_pair(self) -> TopologyNetwork:
+    def _all_connected(self) -> TopologyNetwork:
+        """One edge a pair of nodes, and a way from every client to the server."""
         seen: dict[frozenset[str], int] = {}
         wrong = []
         for number, edge in enumerate(self.edges):
+            here, (one, other) = f"system.network.edges.{number}", edge.between
             first = seen.setdefault(frozenset(edge.between), number)
-            if first != number:
+            if one == other:
+                wrong.append(f"{here}: joins {one} to itself; name two nodes")
+            elif first != number:
                 wrong.append(
-                    f"system.network.edges.{number}: joins {edge.between[0]} and "
-                    f"{edge.between[1]}, as edge {first} does; say one edge a pair"
+                    f"{here}: joins {one} and {other}, as edge {first} does; say one edge a pair"
+                )
+        nodes = ", ".join(sorted(frozenset().union(*seen)))
+        reached = self._reached()
+        if not reached:
+            wrong.append(
+                f"system.network.server: node '{self.server}' is on no edge; nodes are {nodes}"
+            )
+        for number, node in enumerate(self.attach):
+            if reached and node not in reached:
+                wrong.append(
+                    f"system.network.attach.{number}: node '{node}' has no path of edges to the "
+                    f"server, '{self.server}'; nodes are {nodes}"
                 )
         if wrong:
             raise ValueError("\n".join(wrong))
         return self
+
+    def _reached(self) -> set[str]:
+        """The nodes that a path of edges joins to the server; none if it is on no edge."""
+        beside: dict[str, set[str]] = {}
+        for edge in self.edges:
+            for one, other in (edge.between, edge.between[::-1]):
+                beside.setdefault(one, set()).add(other)
+        reached, waiting = set[str](), [self.server] if self.server in beside else []
+        while waiting:
+            node = waiting.pop()
+            if node not in reached:
+                reached.add(node)
+                waiting.extend(beside[node])
+        return reached
 
 
 def _network_kind(value: Any) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from emulator.scenario.schema.base import Count, InputPath, Kind, Positive, Section
+from emulator.scenario.schema.base import Count, InputPath, Kind, Positive, Section, Whole
 from emulator.scenario.units import PositiveBytes
+
+Clients = Annotated[int, Field(ge=1, le=10_000_000)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Digits(Section):
@@ -17,9 +20,19 @@ class Digits(Section):
 
 
 class FashionMnist(Section):
-    """Fashion-MNIST's IDX files; without a path, where Debian's package puts them."""
+    """Fashion-MNIST's IDX files; without a path, where Debian's package puts them, or what
+    ``fedclock data fetch fashion_mnist`` has fetched."""
 
     kind: Literal["fashion_mnist"]
+    path: InputPath | None = None
+    train_samples: Count | None = None
+    test_samples: Count | None = None
+
+
+class Mnist(Section):
+    """MNIST's IDX files; without a path, what ``fedclock data fetch mnist`` has fetched."""
+
+    kind: Literal["mnist"]
     path: InputPath | None = None
     train_samples: Count | None = None
     test_samples: Count | None = None
@@ -34,16 +47,75 @@ class Idx(Section):
     test_samples: Count | None = None
 
 
+class Emnist(Section):
+    """EMNIST's IDX files in the folder ``path``; ``split`` is one of the six that it offers."""
+
+    kind: Literal["emnist"]
+    path: InputPath
+    split: Literal["balanced", "byclass", "bymerge", "digits", "letters", "mnist"]
+    train_samples: Count | None = None
+    test_samples: Count | None = None
+
+
+class Cifar10(Section):
+    """CIFAR-10: the publisher's .tar.gz (Python's or the binary version), or its folder."""
+
+    kind: Literal["cifar10"]
+    path: InputPath
+    train_samples: Count | None = None
+    test_samples: Count | None = None
+
+
+class Cifar100(Section):
+    """CIFAR-100, as cifar10; 100 ``fine`` classes or 20 ``coarse`` ones."""
+
+    kind: Literal["cifar100"]
+    path: InputPath
+    labels: Literal["fine", "coarse"] = "fine"
+    train_samples: Count | None = None
+    test_samples: Count | None = None
+
+
+class Hapt(Section):
+    """30 people's activities by their phones' motion: windows of 2.56 s, one every ``hop``
+    samples at 50 Hz, the last ``test_fraction`` of each user's for testing; without a path, what
+    ``fedclock data fetch hapt`` has fetched. Natural clients: users."""
+
+    kind: Literal["hapt"]
+    path: InputPath | None = None
+    hop: Count = 64
+    test_fraction: Share = 0.2
+    train_samples_per_client: Count | None = None
+    test_samples_per_client: Count | None = None
+
+
+class Shakespeare(Section):
+    """The next character after 80 of a role's text, every ``hop`` characters, the last
+    ``test_fraction`` for testing; without a path (a folder of plays in Markdown), what
+    ``fedclock data fetch shakespeare`` has fetched. Natural clients: roles with
+    ``min_train_samples`` or more."""
+
+    kind: Literal["shakespeare"]
+    path: InputPath | None = None
+    hop: Count = 80
+    test_fraction: Share = 0.1
+    min_train_samples: Count = 1
+    train_samples_per_client: Count | None = None
+    test_samples_per_client: Count | None = None
+
+
 class DeclaredData(Section):
     """No data, only its size: for runs with --timing-only."""
 
     kind: Literal["declared"]
-    samples_per_client: Annotated[int, Field(ge=0)]
+    samples_per_client: Whole
     input_shape: tuple[Count, ...] | None = Field(default=None, strict=False)
     classes: Count | None = None
 
 
 class Iid(Section):
+    """Samples dealt out at random, in equal numbers."""
+
     kind: Literal["iid"]
     holders: Count | None = None
 
@@ -61,21 +133,61 @@ class Dirichlet(Section):
 
     kind: Literal["dirichlet"]
     alpha: Positive
-    min_samples: Annotated[int, Field(ge=0)] = 1
-    attempts: Count = 100
+    min_samples: Whole = 1
+    attempts: Annotated[int, Field(ge=1, le=1_000_000)] = 100
     holders: Count | None = None
 
 
+class ClientDirichlet(Section):
+    """Each client's mix of classes by Dirichlet(alpha × the classes' shares), equal sizes (Hsu et
+    al. 2019)."""
+
+    kind: Literal["client_dirichlet"]
+    alpha: Positive
+    holders: Count | None = None
+
+
+class Quantity(Section):
+    """Sizes by Dirichlet(alpha), classes at random (NIID-Bench's quantity skew)."""
+
+    kind: Literal["quantity"]
+    alpha: Positive
+    min_samples: Whole = 1
+    attempts: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    holders: Count | None = None
+
+
+class Natural(Section):
+    """A client for each of the data set's own: the first ``listed``, or a ``random`` choice."""
+
+    kind: Literal["natural"]
+    order: Literal["listed", "random"] = "listed"
+    holders: Count | None = None
+
+
+class PartitionFile(Section):
+    """A CSV file: ``sample,client``, or FedScale's client_id,sample_path,label_name,label_id."""
+
+    kind: Literal["file"]
+    path: InputPath
+
+
 class Logistic(Section):
+    """One linear layer on all values of a sample."""
+
     kind: Literal["logistic"]
 
 
 class Mlp(Section):
+    """Linear layers of the ``hidden`` widths with ReLU between."""
+
     kind: Literal["mlp"]
     hidden: tuple[Count, ...] = Field(default=(64,), strict=False)
 
 
 class LeNet5(Section):
+    """LeNet-5 with ReLU and max-pooling."""
+
     kind: Literal["lenet5"]
 
 
@@ -83,6 +195,34 @@ class McMahanCnn(Section):
     """The two-convolution network of McMahan et al. 2017."""
 
     kind: Literal["mcmahan_cnn"]
+
+
+class ResNet8(Section):
+    """MLPerf Tiny's small residual network, with batch normalization: federation.batch_norm says
+    what becomes of its running statistics."""
+
+    kind: Literal["resnet8"]
+
+
+class FedSeqLeNet(Section):
+    """FedSeq's LeNet, which is FedDyn's network for CIFAR."""
+
+    kind: Literal["fedseq_lenet"]
+
+
+class Conv1d(Section):
+    """Two convolutions in time, for signals such as hapt's."""
+
+    kind: Literal["conv1d"]
+
+
+class CharLstm(Section):
+    """The character LSTM of McMahan et al. 2017 and LEAF, for text such as shakespeare's."""
+
+    kind: Literal["char_lstm"]
+    embedding: Count = 8
+    hidden: Count = 256
+    layers: Count = 2
 
 
 class CustomModel(Section):
@@ -98,15 +238,71 @@ class DeclaredModel(Section):
 
     kind: Literal["declared"]
     size: PositiveBytes
-    forward_macs: Annotated[int, Field(ge=0)]
-    backward_macs: Annotated[int, Field(ge=0)]
+    forward_macs: Whole
+    backward_macs: Whole
+
+
+_IMAGES = (Digits, FashionMnist, Mnist, Idx, Emnist, Cifar10, Cifar100)
+_TAKES: dict[type[Section], tuple[type[Section], ...]] = {
+    Logistic: (*_IMAGES, Hapt),
+    Mlp: (*_IMAGES, Hapt),
+    LeNet5: _IMAGES,
+    McMahanCnn: _IMAGES,
+    FedSeqLeNet: _IMAGES,
+    ResNet8: _IMAGES,
+    Conv1d: (Hapt,),
+    CharLstm: (Shakespeare,),
+}
+"""The data sets that each model can take; models that are not here take what they take."""
+
+
+def _kinds(dataset: Section) -> str:
+    """The models of the table that take a data set, by kind."""
+    return ", ".join(
+        get_args(model.model_fields["kind"].annotation)[0]
+        for model, sets in _TAKES.items()
+        if isinstance(dataset, sets)
+    )
 
 
 class Task(Section):
-    dataset: Annotated[Digits | FashionMnist | Idx | DeclaredData, Kind]
-    clients: Count
-    partition: Annotated[Iid | Shards | Dirichlet, Kind] | None = None
-    model: Annotated[Logistic | Mlp | LeNet5 | McMahanCnn | CustomModel | DeclaredModel, Kind]
+    """``client_test`` sets that fraction of each client's samples aside to test on that client;
+    natural clients have test samples of their own instead."""
+
+    dataset: Annotated[
+        Digits
+        | FashionMnist
+        | Mnist
+        | Idx
+        | Emnist
+        | Cifar10
+        | Cifar100
+        | Hapt
+        | Shakespeare
+        | DeclaredData,
+        Kind,
+    ]
+    clients: Clients
+    partition: (
+        Annotated[
+            Iid | Shards | Dirichlet | ClientDirichlet | Quantity | Natural | PartitionFile, Kind
+        ]
+        | None
+    ) = None
+    client_test: Share | None = None
+    model: Annotated[
+        Logistic
+        | Mlp
+        | LeNet5
+        | McMahanCnn
+        | FedSeqLeNet
+        | ResNet8
+        | Conv1d
+        | CharLstm
+        | CustomModel
+        | DeclaredModel,
+        Kind,
+    ]
 
     @model_validator(mode="after")
     def _consistent(self) -> Task:
@@ -114,7 +310,10 @@ class Task(Section):
         if declared and self.partition is not None:
             raise ValueError("dataset 'declared' has no samples to partition; leave partition out")
         if not declared and self.partition is None:
-            raise ValueError("partition is missing; say {kind: iid | shards | dirichlet}")
+            raise ValueError(
+                "partition is missing; say {kind: iid | shards | dirichlet | client_dirichlet | "
+                "quantity | natural | file}"
+            )
         if isinstance(self.model, DeclaredModel) and not declared:
             raise ValueError("model 'declared' goes with dataset 'declared' (--timing-only)")
         if (
@@ -125,7 +324,26 @@ class Task(Section):
             raise ValueError(
                 "dataset 'declared' needs input_shape and classes for a model that is built"
             )
-        holders = self.partition.holders if self.partition else None
+        takes = _TAKES.get(type(self.model))
+        if takes is not None and not isinstance(self.dataset, (*takes, DeclaredData)):
+            raise ValueError(
+                f"model '{self.model.kind}' does not take dataset '{self.dataset.kind}', whose "
+                f"samples have another form; models that do: {_kinds(self.dataset)} and custom"
+            )
+        natural = isinstance(self.partition, Natural)
+        if natural and not isinstance(self.dataset, Hapt | Shakespeare):
+            raise ValueError(
+                f"partition 'natural': dataset '{self.dataset.kind}' does not say whose samples "
+                "are whose; hapt and shakespeare do"
+            )
+        if self.client_test is not None and (declared or natural):
+            reason = (
+                "dataset 'declared' has no samples to set aside"
+                if declared
+                else "natural clients have the test samples of the data set (test_fraction)"
+            )
+            raise ValueError(f"client_test: {reason}; leave client_test out")
+        holders = getattr(self.partition, "holders", None)
         if holders is not None and holders > self.clients:
             raise ValueError(f"partition.holders is {holders}, more than {self.clients} clients")
         return self
