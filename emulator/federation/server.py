@@ -344,7 +344,12 @@ class Server:
         for p in running:
             if self._network.shared and not math.isnan(p.begun_s):
                 self.participations.account(p)
-        self.ledger.check(self.clock.now, self._network, [*running, *self._received()])
+        self.ledger.check(
+            self.clock.now,
+            self._network,
+            [*running, *self._received()],
+            pauses=self.participations.pauses,
+        )
 
     def _received(self) -> list[Participation]:
         return [p for p in self.pacing.leftovers() if not p.closed]

@@ -62,10 +62,18 @@ class Ledger:
         else:
             self.wasted_s += p.busy_s
 
-    def check(self, now_s: float, network: Network, open_records: Iterable[Participation]) -> None:
+    def check(
+        self,
+        now_s: float,
+        network: Network,
+        open_records: Iterable[Participation],
+        *,
+        pauses: bool,
+    ) -> None:
         """Raise :class:`InternalError` when a law is broken.
 
-        ``open_records`` are those without a final outcome, brought up to date.
+        ``open_records`` are those without a final outcome, brought up to date; ``pauses`` says
+        that a client at work may be offline, and is then not busy.
         """
         still = list(open_records)
         ended = sum(self.outcomes.values())
@@ -85,12 +93,21 @@ class Ledger:
                 )
         self._at_work_integral_s += self._at_work * (now_s - self._since_s)
         self._since_s = now_s
-        elapsed_s = self._elapsed_s
-        elapsed_s += sum(
+        running_s = sum(
             now_s - p.begun_s for p in still if not math.isnan(p.begun_s) and math.isnan(p.ended_s)
         )
+        elapsed_s = self._elapsed_s + running_s
         if not math.isclose(elapsed_s, self._at_work_integral_s, rel_tol=1e-7, abs_tol=1e-3):
             raise InternalError(
                 f"t={now_s}: clients were at work for {self._at_work_integral_s} s, the records "
                 f"know of {elapsed_s} s"
+            )
+        waiting_s = sum(p.busy_s for p in still if not math.isnan(p.ended_s))
+        busy_s = self.useful_s + self.wasted_s + waiting_s + running_s
+        lost_s = elapsed_s - busy_s
+        tolerance_s = 1e-7 * elapsed_s + 1e-3
+        if lost_s < -tolerance_s or (lost_s > tolerance_s and not pauses):
+            raise InternalError(
+                f"t={now_s}: {self.useful_s} useful and {self.wasted_s} wasted seconds, with "
+                f"{waiting_s} and {running_s} not decided yet, are not the {elapsed_s} s at work"
             )

@@ -137,7 +137,7 @@ class Participations:
         self._shared = network if network.shared else None
         self._unshared = None if network.shared else network
         self._drop = on_offline == "drop"
-        self._pause = on_offline == "pause"
+        self.pauses = on_offline == "pause"
         self._on_begin = on_begin
         self._on_end = on_end
         self._on_loss = on_loss
@@ -188,7 +188,7 @@ class Participations:
                 "every task must move the clock: give the client samples, a device time or a link"
             )
         elapse = self._elapse
-        if self._pause:
+        if self.pauses:
             p.downloaded_s = elapse(client, now, down_s)
             p.trained_s = elapse(client, p.downloaded_s, p.training_s)
             p.uploaded_s = end_s = elapse(client, p.trained_s, up_s)
@@ -215,12 +215,12 @@ class Participations:
         p.bytes_down, p.bytes_up = p.terms.down_bytes, p.terms.up_bytes
         # Outside _busy_s() only because this is the way that most tasks go.
         now = self._clock.now
-        p.busy_s = self._busy_s(p, now) if self._pause else now - p.begun_s
+        p.busy_s = self._busy_s(p, now) if self.pauses else now - p.begun_s
         self._reported(p)
 
     def _elapse(self, client: int, from_s: float, work_s: float) -> float:
         """When ``work_s`` seconds of work begun at ``from_s`` are done; inf when never."""
-        if not self._pause:
+        if not self.pauses:
             return from_s + work_s
         availability = self._availability
         now_s, left_s = from_s, work_s
@@ -255,7 +255,7 @@ class Participations:
     ) -> None:
         assert self._shared is not None
         p.flow = self._shared.start(p.client, direction, size_bytes, partial(done, p))
-        if self._pause:
+        if self.pauses:
             self._pause_at_session_end(p)
 
     def _download_done(self, p: Participation) -> None:
@@ -269,7 +269,7 @@ class Participations:
                 p.timer = self._clock.at(end_s, Rank.OFFLINE, p.client, action)
             return
         p.training_ends_s = end_s = self._elapse(p.client, now, p.training_s)
-        if not self._pause:
+        if not self.pauses:
             # Training and the latency after it are one wait: nobody can come between.
             assert self._shared is not None
             done = partial(self._upload_done, p)
@@ -330,14 +330,14 @@ class Participations:
     def _leave_flow(self, p: Participation) -> None:
         """A transfer is over; a pause that was to come is none any more."""
         p.flow = None
-        if self._pause and p.offline_timer is not None:
+        if self.pauses and p.offline_timer is not None:
             self._clock.cancel(p.offline_timer)
             p.offline_timer = None
 
     # --- ends -----------------------------------------------------------------------------------
 
     def _busy_s(self, p: Participation, now: float) -> float:
-        if not self._pause:
+        if not self.pauses:
             return now - p.begun_s
         return self._availability.online_seconds(p.client, p.begun_s, now)
 
@@ -368,7 +368,7 @@ class Participations:
         if not from_s < now:
             return 0.0
         active_s = now - from_s
-        if self._pause:
+        if self.pauses:
             active_s = self._availability.online_seconds(p.client, from_s, now)
         size = p.terms.down_bytes if direction == "down" else p.terms.up_bytes
         assert self._unshared is not None
