@@ -4,6 +4,7 @@
 - ``availability``    when a client is online, at any simulated time
 - ``devices``         speeds of computation and communication
 - ``fedscale``        readers of FedScale's two pickles
+- ``plain_pickle``    what a trace's pickle may be made of
 - ``fedscale_cursor`` FedScale's own stateful availability test, to compare with
 - ``tables``          the same as CSV, and one door for both
 - ``files``           written whole or not at all

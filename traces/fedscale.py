@@ -9,8 +9,10 @@ dict from a key to ``{'active': [...], 'inactive': [...], 'finish_time': ..., 'd
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import pickle
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +22,7 @@ import numpy as np
 from traces.devices import DeviceTable
 from traces.errors import TraceError
 from traces.files import replacing
+from traces.plain_pickle import refuse_other_opcodes
 from traces.sessions import (
     REPAIRABLE,
     Floats,
@@ -31,6 +34,9 @@ from traces.sessions import (
 )
 
 CAPACITY_FIELDS = ("computation", "communication")
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxlist = 3, 80, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class BehaviourTrace:
 
 
 class _ClosedUnpickler(pickle.Unpickler):
-    """Admits what needs no import: dict, list, tuple, set, int, float, str, bytes, bool, None."""
+    """Admits what needs no import."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise TraceError(
@@ -66,8 +72,9 @@ def load_pickle(path: str | Path) -> Any:
     that is missing, cut short or no pickle.
     """
     try:
-        with open(path, "rb") as file:
-            return _ClosedUnpickler(file).load()
+        raw = Path(path).read_bytes()
+        refuse_other_opcodes(raw)
+        return _ClosedUnpickler(io.BytesIO(raw)).load()
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from None
     except TraceError as error:
@@ -248,10 +255,10 @@ def as_number(value: Any) -> float | None:
 
 
 def shown(value: Any) -> str:
-    """A value for a message, cut."""
+    """A value for a message, cut; nothing is written out only to be cut."""
     try:
-        return f"{value!r:.80}"
-    except (ValueError, RecursionError):  # thousands of digits, or of lists in lists
+        return f"{_SHORT.repr(value):.80}"
+    except ValueError:  # thousands of digits
         return f"a huge {type(value).__name__}"
 
 

@@ -2,21 +2,27 @@
 
 Sizes are those of the parameters, and apart from them of the running statistics of batch
 normalization with their step counts, which travel or not. Work is counted in multiply-accumulates
-(MACs) of one sample by torch's FLOP counter, which counts matrix products, convolutions and
+(MACs) of one sample by the formulas of torch's FLOP counter, for matrix products, convolutions and
 attention, two FLOPs a MAC; activations, pooling and normalization count as nothing.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from emulator.errors import ScenarioError
+from emulator.learning.operations import torch_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +58,7 @@ def profile_model(
 
     Samples are of the model's own type or, where ``is_text``, positions in a vocabulary.
 
-    The work is counted on a copy in evaluation mode without values (torch's meta device), so it
-    costs no computation and draws nothing. Raises ScenarioError when the model does not give
+    The work is counted on a copy in evaluation mode, so it draws nothing. Raises ScenarioError when the model does not give
     logits ``[1, classes]`` for one sample, trains nothing, or when no operation was counted.
     """
     order, forward_macs, backward_macs = _count(model, input_shape, classes, is_text)
@@ -74,26 +79,23 @@ def _count(
     where = f"task.model: {type(model).__name__} cannot be profiled"
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ScenarioError(f"{where}: it has no parameter to train; give it one")
-    ghost = copy.deepcopy(model).to("meta").eval()
+    ghost = copy.deepcopy(model).to("cpu").eval()
     order: list[str] = []
     for name, module in ghost.named_modules():
         # The hook has three arguments; the default binds this module's name, not the last one.
         module.register_forward_pre_hook(lambda _module, _args, name=name: order.append(name))
     dtype = torch.int64 if is_text else next(ghost.parameters()).dtype
     try:
-        if is_text:
-            _check_text(model, input_shape)
-        # The device context also moves what the forward pass itself creates.
-        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        with _step_by_step(), torch_stream(0, "profile"), _FlopCounter() as counter:
             logits = ghost(torch.zeros((1, *input_shape), dtype=dtype))
-            forward_flops = counter.get_total_flops()
+            forward_flops = counter.flops
             if logits.shape == (1, classes):
                 loss = cross_entropy(logits, torch.zeros(1, dtype=torch.int64))
                 torch.autograd.backward(loss)
     except Exception as error:  # a user's model can fail in any way
         raise ScenarioError(
-            f"{where}: it fails on one sample of shape {tuple(input_shape)} without values "
-            f"({type(error).__name__}: {error}); its operations must not depend on the values"
+            f"{where}: it fails on one sample of shape {tuple(input_shape)}, all zeros "
+            f"({type(error).__name__}: {error})"
         ) from error
     if logits.shape != (1, classes):
         raise ScenarioError(
@@ -105,13 +107,41 @@ def _count(
             f"{where}: none of its operations is one that can be counted (matrix products, "
             "convolutions, attention), so its training would take no time"
         )
-    return order, forward_flops // 2, (counter.get_total_flops() - forward_flops) // 2
+    return order, forward_flops // 2, (counter.flops - forward_flops) // 2
 
 
-def _check_text(model: nn.Module, input_shape: tuple[int, ...]) -> None:
-    """Compute one sample: without values, layers for numbers take positions in a vocabulary too."""
-    with torch.no_grad():
-        copy.deepcopy(model).eval()(torch.zeros((1, *input_shape), dtype=torch.int64))
+@contextmanager
+def _step_by_step() -> Iterator[None]:
+    """Without oneDNN recurrent layers run step by step, and each step's products are seen."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TF32 acceleration")  # asked for by nobody
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+class _FlopCounter(TorchDispatchMode):
+    """The FLOPs of all operations in its context, by torch's formulas.
+
+    torch's own counter loads its compiler at first use: two seconds of every run's start.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # skipping it would be what loads it
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        keywords = kwargs or {}
+        result = func(*args, **keywords)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.flops += formula(*args, **keywords, out_val=result)
+        return result
 
 
 def _layers(model: nn.Module, order: list[str]) -> tuple[LayerProfile, ...]:

@@ -29,7 +29,7 @@ from emulator.learning.lineage import Operation, Tensors, canonical
 from emulator.learning.operations import Visit, Workbench, begin, finish, visit_generator
 from emulator.learning.training import Indices
 
-LANES = {"cpu": 20, "cuda": 100}
+LANES = {"cpu": 25, "cuda": 100}
 """Clients trained at once, by device. On the CPU, where more of them would not stay in the cache,
 measured with a multilayer perceptron of 784-64-10; on a GPU not measured."""
 
@@ -110,15 +110,12 @@ class Batched:
         with _failing(_named(chunk)):
             lanes = future.result()
         layout = self._bench.layout
-        for operation, visit, (model, loss, steps) in zip(
-            chunk, visits, lanes.learned, strict=True
-        ):
+        for operation, visit, own in zip(chunk, visits, lanes.learned, strict=True):
             started = time.perf_counter()
             with _failing(f"{operation.kind} {operation.config}"):
                 if "model" in visit.config.uploads:
-                    layout.load(model)
-                delta = model - visit.server["model"].to(layout.device)
-                result = finish(self._bench, visit, delta, loss, steps)
+                    layout.load(own.model)
+                result = finish(self._bench, visit, own.delta, own.loss, own.steps)
             result.host_s = lanes.host_s / len(chunk) + time.perf_counter() - started
             done(operation, result)
 
@@ -135,15 +132,22 @@ class Batched:
         return _Lanes([found[i] for i in range(len(visits))], time.perf_counter() - started)
 
 
-Learned = tuple[Tensor, float, int]
-"""A client's trained model [P], its mean loss over the mini-batches, its number of steps."""
+@dataclass(frozen=True, slots=True)
+class _Learned:
+    """A client's trained model [P], that less the one it started from, its mean loss over the
+    mini-batches, its number of steps."""
+
+    model: Tensor
+    delta: Tensor
+    loss: float
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
     """What a chunk's clients have learned, and the host seconds that it took."""
 
-    learned: list[Learned]
+    learned: list[_Learned]
     host_s: float
 
 
@@ -167,7 +171,7 @@ def _inputs(operation: Operation) -> list[Tensors | None]:
 
 def _learn_in_lanes(
     bench: Workbench, step: StepProgram, visits: Sequence[Visit], batches: Sequence[list[Indices]]
-) -> list[Learned]:
+) -> list[_Learned]:
     """Local SGD as :func:`training.train` does it for one visit, lane by lane; the lane with most
     ``batches`` first."""
     layout, recipe, objective = bench.layout, visits[0].config.recipe, visits[0].config.objective
@@ -195,10 +199,11 @@ def _learn_in_lanes(
         training.sgd_step(working, gradients, moving, recipe)
     of_lanes = losses.double()
     learned = []
-    for lane, own in enumerate(batches):
+    for lane, (visit, own) in enumerate(zip(visits, batches, strict=True)):
         model = torch.cat([p[lane].reshape(-1) for p in parameters])
+        delta = model - visit.server["model"].to(layout.device)
         loss = float(of_lanes[: len(own), lane].mean()) if own else math.nan
-        learned.append((model, loss, len(own)))
+        learned.append(_Learned(model, delta, loss, len(own)))
     return learned
 
 

@@ -109,7 +109,7 @@ def step_program(layout: Layout, rows: int, lanes: int, x: Tensor, y: Tensor) ->
             parameters = _stacked(layout, [start], lanes, transposed)
             for parameter, is_trained in zip(parameters, trained, strict=True):
                 parameter.requires_grad_(is_trained)
-            program, (*gradients, _) = record(_step_of(layout), [*parameters, *everywhere])
+            program, (*gradients, _) = record(_step_of(layout, lanes), [*parameters, *everywhere])
             found = iter(gradients)
             seen = tuple(is_trained and not next(found).is_contiguous() for is_trained in trained)
             if seen == transposed or any(transposed):
@@ -126,9 +126,10 @@ def step_program(layout: Layout, rows: int, lanes: int, x: Tensor, y: Tensor) ->
     return step
 
 
-def _step_of(layout: Layout) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+def _step_of(layout: Layout, lanes: int) -> Callable[[Sequence[Tensor]], list[Tensor]]:
     """The step as it is recorded; inputs and outputs as in :meth:`StepProgram.gradients`."""
     names, model = layout.names, layout.model
+    ones = torch.ones(lanes, device=layout.device)
 
     def loss(parameters: list[Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         output = functional_call(model, dict(zip(names, parameters, strict=True)), (x,))
@@ -138,8 +139,8 @@ def _step_of(layout: Layout) -> Callable[[Sequence[Tensor]], list[Tensor]]:
         *parameters, x, y, weights = inputs
         trained = [p for p in parameters if p.requires_grad]
         losses = vmap(loss)(parameters, x, y, weights)
-        # Lanes share nothing, so the gradient of the sum is the gradient of each.
-        gradients = torch.autograd.grad(losses.sum(), trained, materialize_grads=True)
+        # Lanes share nothing, so the gradient of their sum is the gradient of each.
+        gradients = torch.autograd.grad(losses, trained, ones, materialize_grads=True)
         gradients = tuple(g if g.mT.is_contiguous() else g.contiguous() for g in gradients)
         if len({gradient.data_ptr() for gradient in gradients}) < len(gradients):
             # One gradient for several parameters: each is to be changed in place.

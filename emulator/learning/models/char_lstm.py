@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from emulator.errors import ScenarioError
 
@@ -19,22 +18,8 @@ class LastOutput(nn.LSTM):
     """An LSTM over ``[batch, time, features]`` that gives its last output ``[batch, hidden]``."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        if x.is_meta:
-            return self._products(x)
         outputs: Tensor = super().forward(x)[0]
         return outputs[:, -1]
-
-    def _products(self, x: Tensor) -> Tensor:
-        """The matrix products of all steps at once, for counting work without values.
-
-        Step after step, as torch does it, counts the same and takes seconds: 80 steps are
-        thousands of operations.
-        """
-        for layer in range(self.num_layers):
-            of_input = linear(x, getattr(self, f"weight_ih_l{layer}"))
-            states = of_input[..., : self.hidden_size]
-            x = linear(states, getattr(self, f"weight_hh_l{layer}"))[..., : self.hidden_size]
-        return x[:, -1]
 
 
 def char_lstm(
