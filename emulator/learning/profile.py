@@ -58,8 +58,9 @@ def profile_model(
 
     Samples are of the model's own type or, where ``is_text``, positions in a vocabulary.
 
-    The work is counted on a copy in evaluation mode, so it draws nothing. Raises ScenarioError when the model does not give
-    logits ``[1, classes]`` for one sample, trains nothing, or when no operation was counted.
+    The work is counted on a copy in evaluation mode, so it draws nothing. Raises ScenarioError when
+    the model does not give logits ``[1, classes]`` for one sample, trains nothing, or when no
+    operation was counted.
     """
     order, forward_macs, backward_macs = _count(model, input_shape, classes, is_text)
     layers = _layers(model, order)

@@ -450,7 +450,8 @@ def test_the_rule_behind_auto() -> None:
     assert chosen("mlp", 1_000_000) == chosen("resnet8", 1_000_000) == "processes"
     assert chosen("lenet5", 999_999) == chosen("custom", 10) == "inline"
     assert chosen("mlp", 5_000_000, device="cuda") == "batched"
-    assert chosen("lenet5", 5_000_000, device="cuda") == "inline"
+    assert chosen("lenet5", 5_000_000, device="cuda") == "batched"
+    assert chosen("resnet8", 5_000_000, device="cuda") == "inline"
     assert chosen("lenet5", 10, executor="batched", device="cuda") == "batched"
     with pytest.raises(ScenarioError, match="processes runs on the CPU"):
         chosen("mlp", 10, executor="processes", device="cuda")
