@@ -81,7 +81,7 @@ def load_pickle(path: str | Path) -> Any:
         raise TraceError(f"{path}: {error}") from None
     except Exception as error:  # a hostile or cut stream can raise nearly anything
         raise TraceError(
-            f"{path}: is not a whole pickle of builtin containers ({type(error).__name__}: {error})"
+            f"{path}: is not a whole pickle of builtin containers ({error!r:.200})"
         ) from None
 
 

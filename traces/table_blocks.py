@@ -126,7 +126,7 @@ def blocks(path: str | Path, headers: tuple[tuple[str, ...], ...]) -> Iterator[B
         if header not in headers:
             wanted = " or ".join(f"'{','.join(names)}'" for names in headers)
             raise TraceError(
-                f"{path}, line 1: the header is '{','.join(header)}'; it must be {wanted}"
+                f"{path}, line 1: the header is {','.join(header)!r:.200}; it must be {wanted}"
             )
         line = 2
         while raw := file.read(BLOCK_BYTES):

@@ -168,7 +168,7 @@ def _lines(
             if header not in headers:
                 wanted = " or ".join(f"'{','.join(names)}'" for names in headers)
                 raise TraceError(
-                    f"{path}, line 1: the header is '{','.join(header)}'; it must be {wanted}"
+                    f"{path}, line 1: the header is {','.join(header)!r:.200}; it must be {wanted}"
                 )
             for cells in reader:
                 line = reader.line_num

@@ -36,6 +36,7 @@ from emulator.scenario.schema.system import (
 from emulator.scenario.schema.task import CustomModel, Natural, ResNet8, Task
 from emulator.scenario.units import NonNegativeSeconds, PositiveSeconds
 
+MOST_EVALUATIONS = 10_000_000
 MOST_SESSIONS_IN_ALL = 1_000_000_000  # 16 GB
 
 
@@ -108,8 +109,9 @@ class Memo(Section):
 class Execution(Section):
     """Where training runs: one client after the other, in worker processes, or many clients in
     one program (``batched``). ``auto``: on the CPU processes for models of ``1,000,000`` or more
-    multiply-accumulates a sample (forward); else batched for ``logistic`` and ``mlp``, and inline
-    for all others."""
+    multiply-accumulates a sample (forward); else batched for ``logistic`` and ``mlp`` (on a GPU
+    for every built-in model without batch normalization or recurrence), and inline for all
+    others."""
 
     executor: Literal["auto", "inline", "processes", "batched"] = "auto"
     device: Literal["cpu", "cuda"] = "cpu"
@@ -229,6 +231,13 @@ def refuse_nonsense(scenario: Scenario) -> None:
         wrong.extend(_not_with_fedasync(scenario.federation))
     if isinstance(system.availability, FedScaleAvailability):
         wrong.extend(_not_with_cursor(scenario, system.availability))
+    every = scenario.evaluation.every
+    if isinstance(every, EveryTime) and scenario.stop.sim_time > MOST_EVALUATIONS * every.sim_time:
+        wrong.append(
+            f"evaluation.every.sim_time: every {every.sim_time} s makes more than "
+            f"{MOST_EVALUATIONS} evaluations until stop.sim_time, {scenario.stop.sim_time} s; "
+            "take a longer interval"
+        )
     drawn = n * _sessions_drawn(system.availability)
     if drawn > MOST_SESSIONS_IN_ALL:
         wrong.append(
