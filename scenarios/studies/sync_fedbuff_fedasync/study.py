@@ -112,10 +112,11 @@ def figure(runs: Mapping[tuple[str, int], Run], targets: Sequence[float]) -> Fig
         shortest = min(len(points.time_s) for points in curves)
         minutes = curves[0].time_s[:shortest] / 60
         values = np.array([points.value[:shortest] for points in curves])
-        axes.step(minutes, values.mean(axis=0), where="post", color=color, label=label)
+        mean = values.mean(axis=0)
+        axes.step(minutes, mean, where="post", color=color, linewidth=1.2, label=label)
         axes.fill_between(
             minutes, values.min(axis=0), values.max(axis=0),
-            step="post", color=color, alpha=0.2, linewidth=0,
+            step="post", color=color, alpha=0.25, linewidth=0,
         )  # fmt: skip
     for target in targets:
         axes.axhline(target, color=TARGET_GRAY, linestyle=(0, (5, 4)), linewidth=0.8, zorder=1)
@@ -125,7 +126,8 @@ def figure(runs: Mapping[tuple[str, int], Run], targets: Sequence[float]) -> Fig
         )  # fmt: skip
     axes.set_xlabel("simulated time (min)")
     axes.set_ylabel("test accuracy")
-    axes.set_xlim(0, None)
+    axes.set_xlim(0, minutes[-1])
+    axes.set_ylim(max(0.0, min(targets) - 0.2), None)
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
     axes.grid(color="0.92")
     axes.set_axisbelow(True)
