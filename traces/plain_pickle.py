@@ -1,9 +1,9 @@
 """Pickles of dicts, lists, numbers and strings: looked through before anything is built of them.
 
 An unpickler that imports nothing can still be made to crash or to fill the memory by some bytes:
-tuples in tuples as a key are hashed with recursion and without end, and one opcode makes room for
-as many memoized objects as it likes. A trace needs no tuple, and no more memoized objects than
-it has bytes.
+tuples in tuples as a key are hashed with recursion and without end, and an opcode makes room for
+as many memoized objects, or for as long a string, as it likes. A trace needs no tuple, and
+nothing that is longer than its file.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Final
 from traces.errors import TraceError
 
 # Runs of opcodes of known length (https://peps.python.org/pep-3154, Lib/pickletools.py): marks,
-# containers, None and truth values, MEMOIZE; small integers and memo numbers of 1, 2, 4 and 8
-# bytes; a protocol, a frame; what ends with its line.
+# containers, None and truth values, MEMOIZE; numbers and memo numbers of 1, 2, 4 and 8 bytes, a
+# protocol; what ends with its line.
 _RUN: Final = re.compile(
-    rb"(?:[(}\]adelsuN\x88\x89\x94]|[Khq\x80].|M..|[Jj].{4}|[G\x95].{8}|[FILSVg][^\n]*\n){0,4096}+",
+    rb"(?:[(}\]adelsuN\x88\x89\x94]|[Khq\x80].|M..|[Jj].{4}|G.{8}|[FILSVg][^\n]*\n){0,4096}+",
     re.DOTALL,
 )
-_COUNTED: Final = {  # opcodes with a length in so many bytes: strings, bytes, long integers
+_COUNTED: Final = {  # opcodes with a length in so many bytes: strings, bytes, integers; FRAME
     **dict.fromkeys((b"U", b"C", b"\x8a", b"\x8c"), 1),
     **dict.fromkeys((b"T", b"X", b"B", b"\x8b"), 4),
-    **dict.fromkeys((b"\x8d", b"\x8e"), 8),
+    **dict.fromkeys((b"\x8d", b"\x8e", b"\x95"), 8),
 }
 # STOP; GLOBAL, INST, STACK_GLOBAL, PERSID and BINPERSID, which the closed unpickler refuses.
 _LAST: Final = (b".", b"c", b"i", b"\x93", b"P", b"Q")
-_CUT_SHORT: Final = frozenset(b"KhqMJjG\x80\x95FILSVgpr")  # known, but not whole: the end is near
+_CUT_SHORT: Final = frozenset(b"KhqMJjG\x80FILSVgpr")  # known, but not whole: the end is near
 
 
 def refuse_other_opcodes(raw: bytes) -> None:
@@ -43,7 +43,11 @@ def refuse_other_opcodes(raw: bytes) -> None:
         if opcode in _LAST:
             return
         if width := _COUNTED.get(opcode):
-            at += 1 + width + int.from_bytes(raw[at + 1 : at + 1 + width], "little")
+            content = at + 1 + width
+            end = content + int.from_bytes(raw[at + 1 : content], "little")
+            if end > len(raw):
+                raise TraceError(f"the pickle ends within the {_name(opcode)} at byte {at}")
+            at = content if opcode == b"\x95" else end
         elif (memo := _memo_number(raw, at)) is not None:
             number, at = memo
             if number > len(raw):

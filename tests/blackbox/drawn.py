@@ -22,8 +22,15 @@ Steps = tuple[str | int, ...]
 
 NODES = ("core", "north", "south")
 FILES = ("sessions.csv", "devices.csv", "behaviour.pkl", "capacity.pkl", "partition.csv", ".")
+# What is plausible first; what is only just allowed is drawn now and then.
 INTEGERS = (1, 2, 3, 4, 7, 0, 10, 100)
 FLOATS = (0.5, 1.0, 0.1, 0.9, 1e-3, 0.0, 1.5, 2.0, 10.0)
+EXTREMES = (2**53, 10_000_000, 1_000_000, 3660, 1e300, 1e-300, 1e15, 0.999999, 20.0, -1.0)
+EXTREME_QUANTITIES = {
+    "duration": (1e300, 1e-300, 1e15, 0.05, "1 us", 0),
+    "rate": (1e300, 1e-300, 1e-3, "1 TB/s"),
+    "size": (2**63 - 1, 1, "1 TB", 0),
+}
 QUANTITIES = {
     "duration": (1, 10, "30 s", 0.5, "5 min", "2 h", 100, "1 d", 0.1),
     "rate": ("2 Mbps", 1e6, "1 MB/s", 1000, "1 Gbps"),
@@ -93,8 +100,12 @@ def _scalar(draw: st.DrawFn, expected: Expected, key: str) -> Any:
         return draw(st.sampled_from(FILES))
     for limit in expected.limits:
         if isinstance(limit, WithJsonSchema) and limit.json_schema is not None:
-            return draw(st.sampled_from(QUANTITIES[limit.json_schema["description"].split(":")[0]]))
+            noun = limit.json_schema["description"].split(":")[0]
+            extreme = draw(st.integers(0, 15)) == 15
+            return draw(st.sampled_from((EXTREME_QUANTITIES if extreme else QUANTITIES)[noun]))
     values: tuple[float, ...] = INTEGERS if expected.core is int else FLOATS
+    if draw(st.integers(0, 15)) == 15:
+        values = tuple(x for x in EXTREMES if type(x) is expected.core) + values[:1]
     return draw(st.sampled_from([value for value in values if _within(value, expected)] or [0]))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
@@ -9,6 +11,7 @@ from pydantic import Field, model_validator
 from emulator.scenario.schema.base import Count, InputPath, Kind, Positive, Section, Whole
 from emulator.scenario.units import PositiveBytes
 
+MOST_WEIGHTS = 1_000_000_000
 Clients = Annotated[int, Field(ge=1, le=10_000_000)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -220,9 +223,9 @@ class CharLstm(Section):
     """The character LSTM of McMahan et al. 2017 and LEAF, for text such as shakespeare's."""
 
     kind: Literal["char_lstm"]
-    embedding: Count = 8
-    hidden: Count = 256
-    layers: Count = 2
+    embedding: Annotated[int, Field(ge=1, le=10_000)] = 8
+    hidden: Annotated[int, Field(ge=1, le=10_000)] = 256
+    layers: Annotated[int, Field(ge=1, le=100)] = 2
 
 
 class CustomModel(Section):
@@ -303,6 +306,21 @@ class Task(Section):
         | DeclaredModel,
         Kind,
     ]
+
+    @model_validator(mode="after")
+    def _fits_memory(self) -> Task:
+        """No two layers with more weights between them than any machine holds."""
+        widths: tuple[int, ...] = self.model.hidden if isinstance(self.model, Mlp) else ()
+        if isinstance(self.dataset, DeclaredData) and not isinstance(self.model, DeclaredModel):
+            given, classes = self.dataset.input_shape or (), self.dataset.classes or 1
+            widths = (math.prod(given), *widths, classes)
+        for below, above in itertools.pairwise(widths):
+            if below * above > MOST_WEIGHTS:
+                raise ValueError(
+                    f"model '{self.model.kind}': {below:,} × {above:,} weights in a layer are more "
+                    f"than {MOST_WEIGHTS:,}, 4 GB; make hidden, input_shape or classes smaller"
+                )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Task:
