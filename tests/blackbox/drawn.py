@@ -164,6 +164,15 @@ def _fit_task(draw: st.DrawFn, config: Config) -> None:
 
 def _fit_system(draw: st.DrawFn, system: Config, clients: int) -> None:
     network, availability = system["network"], system["availability"]
+    if draw(st.integers(0, 5)):  # else a trace of the other kind, or a folder
+        for section, files in (
+            (system["devices"], ["devices.csv", "capacity.pkl"]),
+            (availability, ["sessions.csv", "behaviour.pkl"]),
+        ):
+            if "path" in section:
+                section |= {"path": draw(st.sampled_from(files)), "assign": "random"}
+                section.pop("period", None)
+                section.pop("data_correlation", None)
     for section, key in (
         (system["devices"], "training"),
         (network.get("client", {}), "down"),

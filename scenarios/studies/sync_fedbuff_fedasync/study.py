@@ -128,7 +128,7 @@ def figure(runs: Mapping[tuple[str, int], Run], targets: Sequence[float]) -> Fig
     axes.set_ylabel("test accuracy")
     axes.set_xlim(0, minutes[-1])
     axes.set_ylim(max(0.0, min(targets) - 0.2), None)
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
     axes.grid(color="0.92")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
