@@ -120,7 +120,7 @@ class PhoneAvailability(Section):
     at_end: AtEnd = "wrap"
 
 
-MOST_SESSIONS = 1_000_000  # that a client may have: a step of the generator each
+MOST_SESSIONS = 200_000  # that a client may have: a step of the generator each
 
 
 class RenewalAvailability(Section):
