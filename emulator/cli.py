@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,7 +71,7 @@ def run(
     from emulator.scenario.messages import placed
 
     path = scenario
-    if scenario.is_dir():
+    if os.path.isdir(scenario):  # no error where the path cannot be looked at
         path, out = scenario / "resolved.yaml", out or scenario
         timing_only = timing_only or _was_timing_only(scenario)
     given = list(overrides or [])

@@ -127,7 +127,7 @@ def _refuse_impossible(scenario: Scenario, options: Options) -> None:
         raise ScenarioError(
             f"--memo {options.memo}: that is the run's own directory, whose memo is used anyway"
         )
-    if not (options.memo / "memo.sqlite").is_file():
+    if not os.path.isfile(options.memo / "memo.sqlite"):
         raise ScenarioError(f"--memo {options.memo}: there is no memo.sqlite; name a run directory")
 
 

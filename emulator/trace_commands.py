@@ -179,9 +179,11 @@ def _section(
     except ValidationError as error:
         lines = []
         for item in error.errors(include_url=False):
-            place = ".".join(str(part) for part in item["loc"])
-            why = f"goes with another --kind than {generator}"
-            lines.append(f"--{place}: {why if item['type'] == 'extra_forbidden' else item['msg']}")
+            place = ".".join(str(part) for part in item["loc"]) or f"kind {generator}"
+            why = item["msg"].removeprefix("Value error, ")
+            if item["type"] == "extra_forbidden":
+                why = f"goes with another --kind than {generator}"
+            lines.append(f"--{place}: {why}")
         raise ScenarioError("\n".join(lines)) from None
 
 

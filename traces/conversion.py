@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -77,7 +78,7 @@ def convert(
 
 def refuse_to_overwrite(target: str | Path, force: bool) -> None:
     """TraceError where there is a file already."""
-    if not force and Path(target).exists():
+    if not force and os.path.exists(target):
         raise TraceError(f"{target}: is there already; --force replaces it")
 
 

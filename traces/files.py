@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -27,4 +27,5 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # there may not even be a folder
+            part.unlink()

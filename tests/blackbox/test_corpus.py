@@ -157,3 +157,37 @@ def test_what_fedscales_file_has_is_mended_and_told(case: Case, tmp_path: Path) 
     assert fedclock("trace", "convert", path, out, "--repair", "mend").exit_code == 0
     again = READERS["availability"](out)
     assert [again.row(row) for row in range(len(again))] == eval(mended)
+
+
+# --- paths on the command line ------------------------------------------------------------------
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", LONG],
+        ["run", "rounds.yaml/x"],
+        ["run", "."],
+        ["run", "rounds.yaml", "--timing-only", "--out", "rounds.yaml"],
+        ["run", "rounds.yaml", "--timing-only", "--out", "rounds.yaml/x"],
+        ["run", "rounds.yaml", "--timing-only", "--out", LONG],
+        ["run", "learning.yaml", "--memo", LONG],
+        ["run", "learning.yaml", "--memo", "rounds.yaml"],
+        ["trace", "inspect", LONG],
+        ["trace", "inspect", "."],
+        ["trace", "inspect", "sessions.csv", "--plot", f"{LONG}.png"],
+        ["trace", "convert", "sessions.csv", f"{LONG}.csv"],
+        ["trace", "convert", "sessions.csv", "rounds.yaml/x.csv"],
+        ["trace", "convert", "sessions.csv", "nowhere/x.csv"],
+        ["trace", "synthesize", "devices", "nowhere/x.csv", "--clients", "3", "--seed", "1"],
+    ],
+    ids=range(15),
+)
+def test_a_path_that_cannot_be_used(words: list[str], folder: Path) -> None:
+    before = sorted(folder.rglob("*"))
+    said = fedclock(*words, cwd=folder)
+    assert said.exit_code == 2, said
+    assert said.err.startswith("fedclock: ")
+    assert sorted(folder.rglob("*")) == before
