@@ -41,9 +41,7 @@ class Learner(Protocol):
     def evaluate(self, server: Any) -> dict[str, Any] | None:
         """Accuracy, loss and n, computed now."""
 
-    def evaluate_clients(
-        self, server: Any, states: Any
-    ) -> list[tuple[int, float, float, int]]:
+    def evaluate_clients(self, server: Any, states: Any) -> list[tuple[int, float, float, int]]:
         """(client, accuracy, loss, n) on each client's own test samples, computed now."""
 
     def values(self, operation_id: str) -> dict[str, Any]:

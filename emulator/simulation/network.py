@@ -44,9 +44,7 @@ class NoNetwork:
 
     shared: Literal[False] = False
 
-    def durations_s(
-        self, client: int, down_bytes: float, up_bytes: float
-    ) -> tuple[float, float]:
+    def durations_s(self, client: int, down_bytes: float, up_bytes: float) -> tuple[float, float]:
         """0 s each way for everybody."""
         return 0.0, 0.0
 
@@ -92,9 +90,7 @@ class AccessLinks:
         """What the client's link carries in this direction."""
         return self._down_Bps[client] if direction == "down" else self._up_Bps[client]
 
-    def durations_s(
-        self, client: int, down_bytes: float, up_bytes: float
-    ) -> tuple[float, float]:
+    def durations_s(self, client: int, down_bytes: float, up_bytes: float) -> tuple[float, float]:
         """latency + size / rate, down and up."""
         latency_s = self._latencies_s[client]
         return (
