@@ -501,12 +501,13 @@ def weights(directory: Path) -> dict[str, Tensor]:
 def test_the_executors_agree(tmp_path: Path) -> None:
     """The same events, and after ten rounds the same weights to rounding."""
     changes = (UNEVEN, "stop.versions=10", "local.epochs=1")
-    inline, batched = (
+    inline, batched, processes = (
         run_scenario(tmp_path, *changes, f"execution.executor={kind}")
-        for kind in ("inline", "auto")
+        for kind in ("inline", "auto", "processes")
     )
     for name in ("events.jsonl", "versions.csv", "updates.csv", "clients.csv"):
-        assert (batched / name).read_bytes() == (inline / name).read_bytes(), name
+        for other in (batched, processes):
+            assert (other / name).read_bytes() == (inline / name).read_bytes(), name
     expected, got = weights(inline), weights(batched)
     assert list(got) == list(expected)
     for name, tensor in expected.items():
