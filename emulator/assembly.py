@@ -138,8 +138,10 @@ def build_world(scenario: Scenario, samples: NDArray[np.int64]) -> World:
         notes,
     )
     pacing = scenario.federation.pacing
-    may_vanish = not isinstance(scenario.system.availability, schema.Always)
-    if may_vanish and isinstance(pacing, schema.Synchronous) and not pacing.always_ends:
+    may_pause = scenario.system.on_offline == "pause" and not isinstance(
+        scenario.system.availability, schema.Always
+    )
+    if may_pause and isinstance(pacing, schema.Synchronous) and not pacing.always_ends:
         notes.append(
             "federation.pacing.deadline: none, so a round waits for clients that are away for as "
             "long as that takes"

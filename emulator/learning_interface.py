@@ -29,6 +29,10 @@ class Learner(Protocol):
     ) -> tuple[Any, Any]:
         """Handles of the update and of the client's next state."""
 
+    def chain_update(self, server: Any, last: Any) -> Any:
+        """Handle of what a chain of clients, begun at ``server``, brings it; ``last`` is the
+        update of its last client."""
+
     def aggregate(
         self,
         server: Any,

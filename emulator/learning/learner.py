@@ -43,7 +43,7 @@ class Method:
 
     ``root`` is the identity of the initial model (specification and seed) and of the data set
     (content and partition); ``batch_norm`` as in :class:`TrainConfig`; ``tested_clients`` have
-    samples of their own to be tested on.
+    samples of their own to be tested on. ``chains``: a trained model goes on to another client.
     """
 
     root: str
@@ -56,6 +56,7 @@ class Method:
     normalise: str
     batch_norm: str | None = None
     tested_clients: tuple[int, ...] = ()
+    chains: bool = False
 
 
 @dataclass(slots=True)
@@ -93,7 +94,7 @@ class Learner:
         self._position = position
         self._alive: WeakValueDictionary[str, Handle] = WeakValueDictionary()
         self._keep: dict[str, Handle] = {}
-        self._uploads = uploads(method.server_optimizer)
+        self._uploads = ("model",) if method.chains else uploads(method.server_optimizer)
         choices = [*self._uploads, f"batch_norm={method.batch_norm}"]
         self._method_id = identity(
             "method",
@@ -125,7 +126,8 @@ class Learner:
     ) -> tuple[Handle, Handle | None]:
         """(update, the client's new state or None) of one visit of ``client``.
 
-        ``server`` is frozen by this call; ``visit`` is the structure's visit key.
+        ``server`` is frozen by this call; ``visit`` is the structure's visit key. In a chain it is
+        what the client before has trained, and the update is what the next one starts from.
         """
         method = self._method
         # identity(), written out: this is asked for every task.
@@ -149,6 +151,12 @@ class Learner:
         names = ("update", "state") if self._stateful else ("update",)
         handles = self._handles("train", operation_id, (server, state), config, names)
         return handles[0], handles[1] if self._stateful else None
+
+    def chain_update(self, server: Handle, last: Handle) -> Handle:
+        """What a chain that began at ``server`` brings it: the model that ``last`` has trained,
+        less the one it began with."""
+        operation_id = identity("chain update", server.id, last.id)
+        return self._handles("chain_update", operation_id, (server, last), None, ("update",))[0]
 
     def aggregate(
         self,

@@ -294,6 +294,15 @@ def _finite(tensors: Tensors) -> bool:
     )
 
 
+def _chain_update(bench: Workbench, config: Any, inputs: Sequence[Tensors | None]) -> Result:
+    server, last = inputs
+    assert server is not None
+    assert last is not None
+    delta = last["model"] - server["model"].to(last["model"].device)
+    beside = {name: tensor for name, tensor in last.items() if name != "model"}
+    return Result({"update": {"delta": delta, **beside}}, {})
+
+
 def _aggregate(
     bench: Workbench, config: AggregateConfig, inputs: Sequence[Tensors | None]
 ) -> Result:
@@ -368,6 +377,7 @@ def _evaluate_clients(
 _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] = {
     "initial": _initial,
     "train": _train,
+    "chain_update": _chain_update,
     "aggregate": _aggregate,
     "evaluate": _evaluate,
     "evaluate_clients": _evaluate_clients,
