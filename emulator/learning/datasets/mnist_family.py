@@ -19,9 +19,6 @@ from emulator.learning.datasets.dataset import Dataset, sample_limit
 from emulator.learning.datasets.idx import read_idx
 from emulator.learning.datasets.pixels import normalized_pixels
 
-# Where Debian's package dataset-fashion-mnist puts its files.
-DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
-
 _PREFIXES = ("train", "t10k")
 
 
@@ -36,14 +33,15 @@ def fashion_mnist(
 
     Raises ScenarioError, saying how to get the data, when they are not there.
     """
+    debian = data_packages.DEBIAN_FASHION_MNIST
     folder = path
-    if folder is None and DEBIAN_FASHION_MNIST.is_dir():
-        folder = DEBIAN_FASHION_MNIST
+    if folder is None and debian.is_dir():
+        folder = debian
     if folder is None:
         folder = data_packages.cached("fashion_mnist")
     if folder is None:
         raise ScenarioError(
-            f"task.dataset: fashion_mnist is not here (neither {DEBIAN_FASHION_MNIST} nor "
+            f"task.dataset: fashion_mnist is not here (neither {debian} nor "
             f"{data_packages.folder_of('fashion_mnist')} exists); run fedclock data fetch "
             "fashion_mnist or apt-get install dataset-fashion-mnist, or name a folder with its "
             f"files: path: FOLDER, holding {_files(_PREFIXES)}"
