@@ -213,17 +213,9 @@ def begin(bench: Workbench, config: TrainConfig, inputs: Sequence[Tensors | None
     return Visit(config, server, statistics, kept, vector, update)
 
 
-def finish(
-    bench: Workbench,
-    visit: Visit,
-    delta: Tensor,
-    loss: float,
-    steps: int,
-    *,
-    delta_is_finite: bool = False,
-) -> Result:
+def finish(bench: Workbench, visit: Visit, delta: Tensor, loss: float, steps: int) -> Result:
     """All of a training that comes after its steps; where the trained model itself is sent, the
-    layout holds it. ``delta_is_finite``: that is known already."""
+    layout holds it."""
     layout, config, objective = bench.layout, visit.config, visit.config.objective
     freeze, local = config.batch_norm == "freeze", config.batch_norm == "local"
     update = dict(visit.update)
@@ -248,8 +240,7 @@ def finish(
     before, after = _client_states(
         objective, visit.kept, new, visit.statistics, moved if local else {}
     )
-    unknown = {k: t for k, t in update.items() if not (delta_is_finite and t is delta)}
-    finite = _finite(unknown) and _finite(after)
+    finite = _finite(update) and _finite(after)
     outputs = {"update": update}
     if after:
         # A client whose update is not finite keeps what it had.
@@ -310,27 +301,13 @@ def _aggregate(
     updates = [update for update in inputs[1:] if update is not None]
     assert server is not None
     assert len(updates) == len(config.weights)
-    everybody = list(range(len(updates)))
-    after = _merged(config, server, updates, everybody)
-    # What is not finite spoils whatever is made of it; so mostly nobody need be looked at.
-    few = [update["base_loss"] for update in updates if "base_loss" in update]
-    if _finite(after) and all(map(math.isfinite, few)):
-        return Result({"server": after}, {"nonfinite": []})
-    kept = [i for i in everybody if _finite(updates[i])]
-    values = {"nonfinite": [i for i in everybody if i not in kept]}
-    if len(kept) < len(updates):
-        after = _merged(config, server, updates, kept)
-    return Result({"server": after}, values)
-
-
-def _merged(
-    config: AggregateConfig, server: Tensors, updates: Sequence[Tensors], kept: Sequence[int]
-) -> Tensors:
-    """The server's state after a step with the updates at these positions."""
+    finite = [_finite(update) for update in updates]
+    values = {"nonfinite": [i for i, ok in enumerate(finite) if not ok]}
+    kept = [i for i, ok in enumerate(finite) if ok]
     weights, discounts = [config.weights[i] for i in kept], [config.discounts[i] for i in kept]
     factors = coefficients(weights, discounts, config.normalise)
     if not any(factors):
-        return server
+        return Result({"server": server}, values)
     updates = [updates[i] for i in kept]
     taken = Taken(updates, weights, discounts, factors, config.normalise, config.clients)
     after = {**server, **take_step(config.optimizer, server, taken)}
@@ -341,7 +318,7 @@ def _merged(
     if changes:
         control = server.get("control", torch.zeros_like(after["model"]))
         after["control"] = server_control(control, changes, config.clients)
-    return after
+    return Result({"server": after}, values)
 
 
 def _evaluate(bench: Workbench, config: EvaluateConfig, inputs: Sequence[Tensors | None]) -> Result:

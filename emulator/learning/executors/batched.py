@@ -115,10 +115,7 @@ class Batched:
             with _failing(f"{operation.kind} {operation.config}"):
                 if "model" in visit.config.uploads:
                     layout.load(own.model)
-                result = finish(
-                    self._bench, visit, own.delta, own.loss, own.steps,
-                    delta_is_finite=own.finite,
-                )  # fmt: skip
+                result = finish(self._bench, visit, own.delta, own.loss, own.steps)
             result.host_s = lanes.host_s / len(chunk) + time.perf_counter() - started
             done(operation, result)
 
@@ -137,12 +134,11 @@ class Batched:
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    """A client's trained model [P], that less the one it started from and whether the sum of that
-    is finite, its mean loss over the mini-batches, its number of steps."""
+    """A client's trained model [P], that less the one it started from, its mean loss over the
+    mini-batches, its number of steps."""
 
     model: Tensor
     delta: Tensor
-    finite: bool
     loss: float
     steps: int
 
@@ -207,8 +203,7 @@ def _learn_in_lanes(
         model = torch.cat([p[lane].reshape(-1) for p in parameters])
         delta = model - visit.server["model"].to(layout.device)
         loss = float(of_lanes[: len(own), lane].mean()) if own else math.nan
-        finite = math.isfinite(float(delta.sum()))
-        learned.append(_Learned(model, delta, finite, loss, len(own)))
+        learned.append(_Learned(model, delta, loss, len(own)))
     return learned
 
 
