@@ -104,8 +104,11 @@ def folder_of(name: str) -> Path:
     return cache() / name
 
 
-def cached(name: str) -> Path | None:
-    """The folder of a data set in the cache, or None when it was not fetched."""
+def found(name: str) -> Path | None:
+    """The folder of a data set: where Debian's package puts it, else in the cache; None where
+    there is neither."""
+    if name == "fashion_mnist" and DEBIAN_FASHION_MNIST.is_dir():
+        return DEBIAN_FASHION_MNIST
     return folder_of(name) if folder_of(name).is_dir() else None
 
 
@@ -144,9 +147,7 @@ def listing() -> str:
     """The data sets that can be fetched, a line each, and where they are."""
     lines = []
     for name, package in PACKAGES.items():
-        installed = DEBIAN_FASHION_MNIST if name == "fashion_mnist" else None
-        found = installed if installed is not None and installed.is_dir() else cached(name)
-        place = found or "not fetched"
+        place = found(name) or "not fetched"
         lines.append(f"{name}: {package.about} ({_registry(package)}): {place}")
     return "\n".join(lines)
 

