@@ -73,6 +73,19 @@ def walk(learner: Learner) -> list[Any]:
     return found
 
 
+def merge_chains(chains: Learner, *orders: list[int]) -> tuple[Any, list[Any]]:
+    """The state that chains of these clients, of equal weight, make; the last update of each."""
+    start, ends = chains.initial(), []
+    for number, order in enumerate(orders):
+        at = start
+        for client in order:
+            at, _ = chains.train(at, None, client, (0, number, 0))
+        ends.append(at)
+    updates = [chains.chain_update(start, last) for last in ends]
+    ones = [1.0] * len(updates)
+    return chains.aggregate(start, updates, ones, ones), ends
+
+
 @pytest.mark.parametrize(
     ("objective", "options"),
     [
@@ -98,14 +111,8 @@ def test_a_chain_is_the_loop(
 
 def test_what_a_chain_brings_is_merged(tmp_path: Path) -> None:
     """Two chains of equal weight: w + (Δ_1 + Δ_2)/2, the mean of their last models."""
-    bench = make_bench()
-    chains = learner(tmp_path, CHAINS, bench)
-    start = chains.initial()
-    first, _ = chains.train(start, None, 1, (0, 0, 0))
-    first, _ = chains.train(first, None, 2, (0, 0, 0))
-    second, _ = chains.train(start, None, 4, (0, 1, 0))
-    updates = [chains.chain_update(start, last) for last in (first, second)]
-    merged = chains.aggregate(start, updates, [1.0, 1.0], [1.0, 1.0])
+    chains = learner(tmp_path, CHAINS, make_bench())
+    merged, (first, second) = merge_chains(chains, [1, 2], [4])
     got = chains.tensors(merged)["model"]
     mean = (chains.tensors(first)["model"] + chains.tensors(second)["model"]) / 2
     assert torch.allclose(got, mean, rtol=1e-6, atol=1e-7)
@@ -115,12 +122,7 @@ def test_what_a_chain_brings_is_merged(tmp_path: Path) -> None:
 def test_a_spoiled_chain_is_left_out(tmp_path: Path) -> None:
     """Whoever comes after a client whose model is not finite cannot mend it."""
     chains = learner(tmp_path, CHAINS, make_bench(spoiled=[2]))
-    start = chains.initial()
-    bad, _ = chains.train(start, None, 2, (0, 0, 0))
-    bad, _ = chains.train(bad, None, 0, (0, 0, 0))
-    good, _ = chains.train(start, None, 1, (0, 1, 0))
-    updates = [chains.chain_update(start, last) for last in (bad, good)]
-    merged = chains.aggregate(start, updates, [1.0, 1.0], [1.0, 1.0])
+    merged, (_, good) = merge_chains(chains, [2, 0], [1])
     got = chains.tensors(merged)["model"]
     assert torch.allclose(got, chains.tensors(good)["model"], rtol=1e-6, atol=1e-7)
     assert chains.values(merged.id.partition(".")[0])["nonfinite"] == [0]

@@ -41,6 +41,8 @@ def test_principal_components_keep_ninety_percent() -> None:
     assert found.shape == (4, 2)
     assert np.allclose(np.abs(found), np.abs(rows[:, :2]), atol=1e-12)
     assert principal_components(np.ones((3, 5))).tolist() == [[0.0]] * 3
+    # The mean of equal numbers need not be that number.
+    assert principal_components(np.full((6, 2), 0.1)).tolist() == [[0.0]] * 6
 
 
 def test_confidence_is_the_mass_of_the_true_class() -> None:

@@ -61,9 +61,6 @@ METRICS: dict[str, Metric] = {
 }
 """τ by name, each the larger the better a candidate completes the group."""
 
-OF_PROBABILITIES = frozenset({"gini", "kl"})
-"""The metrics that need probability vectors."""
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -188,36 +185,48 @@ def greedy_grouping(
     number.
     """
     groups, score = _Groups(samples, limits), METRICS[metric]
-    shuffled = rng.permutation(len(samples)).tolist()
-    left = np.arange(len(samples))
+    shuffled = rng.permutation(len(samples))
+    free = np.ones(len(samples), dtype=bool)
     weights = np.asarray(samples, dtype=np.float64)
-    dimension = representers.shape[1]
     found = Grouping([])
-    while len(left):
+    while free.any():
         if not groups.open and first == "random":
-            waiting = set(left.tolist())
-            client = next(c for c in shuffled if c in waiting)
+            client = int(shuffled[free[shuffled]][0])
         else:
-            if groups.open:
-                own, total = representers[groups.open], weights[groups.open]
-                group = (total[:, None] * own).sum(0) / total.sum() if total.sum() else own.mean(0)
-                held = float(total.sum())
-            else:
-                group, held = np.full(dimension, 1.0 / dimension), 0.0
+            group = _representer(representers[groups.open], weights[groups.open])
+            left = np.flatnonzero(free)
             candidates = representers[left]
-            merged = (group + candidates) / 2
             if merge == "mean":
-                new = weights[left, None]
-                both = np.maximum(held + new, _LEAST_PROBABILITY)
-                merged = (held * group + new * candidates) / both
+                merged = _means(group, groups.held, candidates, weights[left])
+            else:
+                merged = (group + candidates) / 2
             scores = score(group, candidates, merged)
             found.scores += len(scores)
             found.scores_below += int((scores <= 0).sum())
             client = int(left[scores.argmax()])
-        left = left[left != client]
+        free[client] = False
         groups.add(client)
     found.groups = groups.finish()
     return found
+
+
+def _representer(of_clients: Floats, samples: Floats) -> Floats:
+    """A group's own [d], of its clients' [n, d]; the uniform vector while there is none."""
+    n, dimension = of_clients.shape
+    if n == 0:
+        return np.full(dimension, 1.0 / dimension)
+    weights = samples if samples.any() else np.ones(n)
+    mean: Floats = np.average(of_clients, axis=0, weights=weights)
+    return mean
+
+
+def _means(group: Floats, held: int, candidates: Floats, samples: Floats) -> Floats:
+    """What each candidate [n, d] with so many ``samples`` [n] would make of a group that holds
+    ``held``; the group as it is where neither holds any."""
+    both = held + samples
+    share = np.divide(samples, both, out=np.zeros_like(both), where=both > 0)[:, None]
+    means: Floats = (1.0 - share) * group + share * candidates
+    return means
 
 
 def balance_ratio(counts: NDArray[np.int64]) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
+from sklearn.metrics.pairwise import cosine_similarity
 from torch import Tensor, nn
 
 from emulator.errors import ScenarioError
@@ -39,8 +40,7 @@ def classifier_weights(model: nn.Module, layers: int) -> Tensor:
 def principal_components(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """The rows of ``matrix`` [clients, d] by the fewest principal components that explain 90 % of
     the variance, [clients, m]; one column of zeros where all rows are alike."""
-    centred = matrix - matrix.mean(0)
-    if not centred.any():
+    if not np.ptp(matrix, axis=0).any():
         return np.zeros((len(matrix), 1))
     pca = PCA(n_components=EXPLAINED_VARIANCE, svd_solver="full")
     found: NDArray[np.float64] = pca.fit_transform(matrix)
@@ -82,7 +82,5 @@ def exemplars(
 
 def pairwise_cosine(vectors: Sequence[Tensor]) -> NDArray[np.float64]:
     """Cosine similarity of every two models [P], [clients, clients]; the paper's heat-map."""
-    matrix = torch.stack(list(vectors)).double()
-    matrix = matrix / matrix.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    found: NDArray[np.float64] = (matrix @ matrix.T).cpu().numpy()
+    found: NDArray[np.float64] = cosine_similarity(torch.stack(list(vectors)).double().cpu())
     return found
