@@ -18,6 +18,7 @@ from emulator.federation.objective.plain import plain
 from emulator.federation.objective.scaffold import scaffold
 from emulator.federation.pacing.asynchronous import AsynchronousPacing, fedasync
 from emulator.federation.pacing.buffered import BufferedPacing
+from emulator.federation.pacing.fedseqinter import FedSeqInterPacing
 from emulator.federation.pacing.synchronous import SynchronousPacing
 from emulator.federation.selection.everyone import AllSelector
 from emulator.federation.selection.random import RandomSelector
@@ -80,6 +81,7 @@ PACINGS: dict[str, Callable[..., Any]] = {
     "synchronous": SynchronousPacing,
     "buffered": BufferedPacing,
     "asynchronous": AsynchronousPacing,
+    "fedseqinter": FedSeqInterPacing,
 }
 SELECTORS: dict[str, Callable[[int], Any]] = {
     "random": RandomSelector,
@@ -355,22 +357,24 @@ def build_method(scenario: Scenario) -> tuple[dict[str, Any], dict[str, Any], Co
     objective, cost = OBJECTIVES[federation.objective.kind](federation.objective)
     if isinstance(federation.objective, schema.FedDyn):
         return objective, feddyn_server_step(federation.objective), cost
-    if isinstance(federation.pacing, schema.Asynchronous):
-        return objective, fedasync(federation.pacing), cost
+    pacing = federation.pacing
+    if isinstance(pacing, schema.Asynchronous) or (
+        isinstance(pacing, schema.FedSeqInter) and pacing.mode == "merge"
+    ):
+        return objective, fedasync(pacing), cost
     optimizer = federation.server_optimizer
     step, more = SERVER_OPTIMIZERS[optimizer.kind](optimizer, scenario.local)
     return objective, step, cost + more
 
 
 def build_work(
-    scenario: Scenario,
+    local: schema.Local,
     samples: NDArray[np.int64],
     forward_macs: int,
     backward_macs: int,
     cost: Cost,
 ) -> Callable[[int], Work]:
     """What one task of a client computes."""
-    local = scenario.local
     held: list[int] = samples.tolist()
     size = local.batch_size
 

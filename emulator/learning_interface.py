@@ -33,14 +33,24 @@ class Learner(Protocol):
         """Handle of what a chain of clients, begun at ``server``, brings it; ``last`` is the
         update of its last client."""
 
+    def pretrain(self, client: int) -> Sequence[Any]:
+        """Handles of what a client sends of its pre-training, and of its model on the way."""
+
+    def representers(self, sent: Sequence[Any]) -> list[list[float]]:
+        """What these clients' pre-trainings tell of their data [clients, d], computed now."""
+
+    def similarity(self, models: Sequence[Any]) -> list[list[float]]:
+        """The cosine of every two of these models [clients, clients], computed now."""
+
     def aggregate(
         self,
         server: Any,
         updates: Sequence[Any],
         weights: Sequence[float],
         discounts: Sequence[float],
+        contributors: int | None = None,
     ) -> Any:
-        """Handle of the server's next state."""
+        """Handle of the server's next state; ``contributors`` is how many there could be."""
 
     def evaluate(self, server: Any) -> dict[str, Any] | None:
         """Accuracy, loss and n, computed now."""

@@ -129,7 +129,7 @@ def progress_of(
             "learning_s": host.forcing_s,
             "inside_operations_s": sum(host.seconds.values()),
             "by_operation_s": dict(host.seconds),
-            "participations_per_s": server.ledger.dispatched / simulation_s,
+            "participations_per_s": server.tasks.ledger.dispatched / simulation_s,
             "peak_memory_bytes": peak_memory_bytes(),
         },
     }

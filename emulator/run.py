@@ -14,9 +14,15 @@ from safetensors.torch import save_file
 
 from emulator import assembly
 from emulator.errors import FedclockError, RunError, ScenarioError
-from emulator.federation.payload.full import full
-from emulator.federation.server import Policy, Server
+from emulator.federation.cost import Cost
+from emulator.federation.payload.full import Sizes, full
+from emulator.federation.policy import Policy
+from emulator.federation.server import Server
+from emulator.federation.structure.formation import Clients, Formation
+from emulator.federation.structure.formation import Cost as PretrainingCost
 from emulator.federation.structure.star import Star
+from emulator.federation.structure.superclients import Superclients
+from emulator.federation.tasks import Tasks
 from emulator.learning import setting as learning_setting
 from emulator.learning.executors.lanes import StepProgram
 from emulator.learning.learner import Learner, Learning, Method
@@ -27,6 +33,7 @@ from emulator.learning.training import state_dict
 from emulator.manifest import Manifest, memory_bytes, new_manifest, progress_of, same_run
 from emulator.recording.recorder import Recorder
 from emulator.recording.run_directory import RunDirectory
+from emulator.recording.tables import CLIENTS
 from emulator.scenario import Scenario, resolved_yaml, schema
 from emulator.scenario.source import Source
 from emulator.simulation.clock import Clock
@@ -85,7 +92,9 @@ def run(scenario: Scenario, source: Source, options: Options, progress: Progress
         if before is not None and same_run(directory.path, before, manifest, scenario.stop):
             return before
         if bench is not None:
-            learning = _learning(scenario, options, bench, step, directory.path, fingerprint)
+            learning = _learning(
+                scenario, options, setting, bench, step, directory.path, fingerprint
+            )
         if before is None:
             directory.write_text("scenario.yaml", source.text)
         directory.write_text("resolved.yaml", resolved_yaml(scenario))
@@ -119,6 +128,17 @@ def _refuse_impossible(scenario: Scenario, options: Options) -> None:
         raise ScenarioError(
             "task.dataset.kind: declared has no data to train on; add --timing-only"
         )
+    structure = scenario.federation.structure
+    if (
+        options.timing_only
+        and isinstance(structure, schema.Superclients)
+        and structure.pretraining is not None
+        and structure.stand_in is None
+    ):
+        raise ScenarioError(
+            f"federation.structure.grouping: '{structure.grouping.kind}' goes by what clients have "
+            "learned, which --timing-only never computes; say federation.structure.stand_in: random"
+        )
     if options.memo is None:
         return
     if options.timing_only:
@@ -132,14 +152,16 @@ def _refuse_impossible(scenario: Scenario, options: Options) -> None:
 
 
 def _learning(
-    scenario: Scenario, options: Options, bench: Workbench, step: StepProgram | None,
-    path: Path, fingerprint: dict[str, str],
+    scenario: Scenario, options: Options, setting: Setting, bench: Workbench,
+    step: StepProgram | None, path: Path, fingerprint: dict[str, str],
 ) -> Learning:  # fmt: skip
-    initial = bench.layout.flatten()
+    initial, pretraining = bench.layout.flatten(), None
+    if setting.pretraining_model is not None:
+        pretraining = bench.layout.flat_of(setting.pretraining_model)
     memo = Memo(path, fingerprint, options.memo, scenario.memo.checkpoint_every)
     workers = options.workers or os.cpu_count() or 1
     executor = learning_setting.executor(scenario.execution.executor, bench, workers, step)
-    return Learning(executor, memo, initial, scenario.memo.keep == "versions")
+    return Learning(executor, memo, initial, scenario.memo.keep == "versions", pretraining)
 
 
 @dataclass(slots=True)
@@ -161,7 +183,8 @@ class _Attempt:
     def replay(self) -> Manifest:
         directory, manifest = self.directory, self.manifest
         end_differs = manifest["finish_of"] != manifest["scenario_sha256"]
-        directory.open_tables(manifest["open_end"] if end_differs else None)
+        chains = isinstance(self.scenario.federation.structure, schema.Superclients)
+        directory.open_tables(manifest["open_end"] if end_differs else None, chains=chains)
         recorder = Recorder(directory, self.scenario.task.clients)
         learner = Learner(
             _method(self.scenario, self.setting), self.learning, lambda: directory.events.lines
@@ -213,7 +236,7 @@ class _Attempt:
             table.finish()
         self.manifest["stop_reason"] = server.stopped or "sim_time"
         self.manifest["events_sha256"] = directory.events.sha256()
-        directory.write_clients(_client_rows(server, recorder))
+        directory.write_table("clients.csv", CLIENTS, _client_rows(server, recorder))
 
     def _simulate(self, server: Server) -> None:
         limit_s = self.scenario.stop.sim_time
@@ -237,7 +260,7 @@ class _Attempt:
     def _simulation(self, learner: Learner, recorder: Recorder) -> Server:
         scenario, setting, world = self.scenario, self.setting, self.world
         federation, system = scenario.federation, scenario.system
-        clock = Clock()
+        clock, policy = Clock(), _policy(scenario)
         network = assembly.build_network(scenario, clock, world.table, world.draws)
         _, _, cost = assembly.build_method(scenario)
         profile, selection = setting.profile, federation.selection
@@ -255,32 +278,68 @@ class _Attempt:
                 self.directory.write_manifest(self.manifest)
             self.progress(server, accuracy)
 
-        server = Server(
-            clock, _policy(scenario), network, world.devices,
-            assembly.SELECTORS[selection.kind](scenario.seed),
-            full(
-                federation.payload, cost, profile.size_bytes,
-                profile.statistics_bytes if travels else 0,
-            ),
-            assembly.build_work(
-                scenario, setting.samples, profile.forward_macs, profile.backward_macs, cost
-            ),
-            Star(queueing=queueing), learner, recorder, on_evaluation,
-        )  # fmt: skip
         availability = assembly.fresh_availability(world)
-        participations = Participations(
-            clock, availability, network, system.on_offline, server.ledger.begun,
-            server.ended, server.lost,
+        tasks = Tasks(clock, policy, world.devices, recorder)
+        tasks.participations = participations = Participations(
+            clock, availability, network, system.on_offline, tasks.ledger.begun, tasks.ended,
+            tasks.lost, tasks.ledger.lent, network.access if network.shared else network,
         )  # fmt: skip
-        population = Population(
+        tasks.population = Population(
             clock, availability, setting.samples, world.eligible,
             participations.at_work, queueing=queueing,
+        )  # fmt: skip
+        sizes = full(
+            federation.payload, cost, profile.size_bytes,
+            profile.statistics_bytes if travels else 0,
+        )  # fmt: skip
+        work = assembly.build_work(
+            scenario.local, setting.samples, profile.forward_macs, profile.backward_macs, cost
+        )
+        server = Server(
+            clock, policy, network, assembly.SELECTORS[selection.kind](scenario.seed), sizes,
+            tasks, learner, recorder, on_evaluation,
         )  # fmt: skip
         pacing = assembly.PACINGS[federation.pacing.kind](
             server, federation.pacing, everyone=selection.kind == "all"
         )
-        server.start(pacing, population, participations)
+        if isinstance(federation.structure, schema.Superclients):
+            superclients = Superclients(
+                federation.structure, scenario.seed, tasks, learner, sizes, work
+            )
+            superclients.on_free = server.somebody_is_free
+            server.start(superclients, pacing)
+            self._formation(federation.structure, sizes, tasks, learner, superclients,
+                            pacing.start).begin()  # fmt: skip
+        else:
+            tasks.on_end = lambda p: server.somebody_is_free()
+            server.start(Star(tasks, learner, work), pacing)
+            pacing.start()
         return server
+
+    def _formation(
+        self, section: schema.Superclients, sizes: Sizes, tasks: Tasks, learner: Learner,
+        superclients: Superclients, formed: Callable[[], None],
+    ) -> Formation:  # fmt: skip
+        """How the superclients come about, at which charge."""
+        setting, profile = self.setting, self.setting.profile
+        clients = Clients(
+            np.flatnonzero(self.world.eligible).tolist(), setting.samples.tolist(), setting.labels
+        )
+        cost = None
+        if section.pretraining is not None:
+            local = learning_setting.pretraining_local(self.scenario.local, section.pretraining)
+            up_bytes = sizes.down_bytes  # the whole model, as it came
+            if isinstance(section.approximator, schema.Clf):
+                header = self.scenario.federation.payload.header
+                layers = section.approximator.layers
+                up_bytes = header + learning_setting.classifier_bytes(setting, layers)
+            work = assembly.build_work(
+                local, setting.samples, profile.forward_macs, profile.backward_macs, Cost()
+            )
+            cost = PretrainingCost(work, sizes.down_bytes, up_bytes)
+        return Formation(
+            section, self.scenario.seed, clients, cost, tasks, learner, superclients, formed
+        )
 
 
 def _method(scenario: Scenario, setting: Setting) -> Method:
@@ -300,12 +359,14 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
         normalise=pacing.normalise if isinstance(pacing, schema.Buffered) else "weights",
         batch_norm=federation.batch_norm,
         tested_clients=tuple(np.flatnonzero(tested).tolist()),
+        chains=isinstance(federation.structure, schema.Superclients),
+        pretraining=learning_setting.pretraining(scenario),
     )
 
 
 def _policy(scenario: Scenario) -> Policy:
     federation, system, stop = scenario.federation, scenario.system, scenario.stop
-    every = scenario.evaluation.every
+    every, objective = scenario.evaluation.every, federation.objective
     return Policy(
         root_seed=scenario.seed,
         weights=federation.pacing.weights,
@@ -318,7 +379,10 @@ def _policy(scenario: Scenario) -> Policy:
         target_sustain=stop.target.sustain if stop.target else 1,
         evaluate_every_versions=every.versions if isinstance(every, schema.EveryVersions) else None,
         evaluate_every_s=every.sim_time if isinstance(every, schema.EveryTime) else None,
+        evaluate_every_hops=every.hops if isinstance(every, schema.EveryHops) else None,
         evaluate_clients=scenario.evaluation.clients,
+        merged_by_superclients=isinstance(objective, schema.FedDyn)
+        and objective.normaliser == "superclients",
     )
 
 
@@ -336,7 +400,7 @@ def _client_rows(server: Server, recorder: Recorder) -> list[tuple[Any, ...]]:
 
 def _save_model(path: Path, learner: Learner, server: Server, setting: Setting) -> None:
     assert setting.model is not None
-    tensors = state_dict(setting.model, learner.tensors(server.state))
+    tensors = state_dict(setting.model, learner.tensors(server.pacing.model()))
     temporary = path / ".model.part"
     save_file(tensors, str(temporary))
     os.replace(temporary, path / "model.safetensors")

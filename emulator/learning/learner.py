@@ -27,6 +27,7 @@ from emulator.learning.operations import (
     TrainConfig,
     one_thread,
 )
+from emulator.learning.pretraining import PretrainConfig, Pretraining
 from emulator.learning.server_steps import uploads
 from emulator.learning.training import Recipe
 
@@ -43,7 +44,8 @@ class Method:
 
     ``root`` is the identity of the initial model (specification and seed) and of the data set
     (content and partition); ``batch_norm`` as in :class:`TrainConfig`; ``tested_clients`` have
-    samples of their own to be tested on. ``chains``: a trained model goes on to another client.
+    samples of their own to be tested on. ``chains``: a trained model goes on to another client;
+    ``pretraining`` is what superclients are formed by.
     """
 
     root: str
@@ -57,6 +59,7 @@ class Method:
     batch_norm: str | None = None
     tested_clients: tuple[int, ...] = ()
     chains: bool = False
+    pretraining: Pretraining | None = None
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ class Learning:
     memo: Memo
     initial_model: Tensor
     keep_versions: bool
+    pretraining_model: Tensor | None = None
 
 
 class Learner:
@@ -164,8 +168,12 @@ class Learner:
         updates: Sequence[Handle],
         weights: Sequence[float],
         discounts: Sequence[float],
+        contributors: int | None = None,
     ) -> Handle:
-        """The server's next state from updates in canonical order, p_k and s(τ_k) beside them."""
+        """The server's next state from updates in canonical order, p_k and s(τ_k) beside them.
+
+        ``contributors`` is N of the methods that need it: all clients, unless said otherwise.
+        """
         operation_id = identity(
             "aggregate",
             server.id,
@@ -173,6 +181,7 @@ class Learner:
             *map(repr, weights),
             *map(repr, discounts),
             self._merge_id,
+            *(() if contributors is None else (contributors,)),
         )
         if self._learning is None:
             return Handle(operation_id + ".server", None)
@@ -181,7 +190,7 @@ class Learner:
             tuple(discounts),
             self._method.normalise,
             self._method.server_optimizer,
-            self._method.clients,
+            self._method.clients if contributors is None else contributors,
         )
         handle = self._handles("aggregate", operation_id, (server, *updates), config, ("server",))[
             0
@@ -260,6 +269,52 @@ class Learner:
             self._force([handle.operation])
         assert handle.tensors is not None
         return handle.tensors
+
+    # --- pre-training ---------------------------------------------------------------------
+
+    def pretrain(self, client: int) -> tuple[Handle, ...]:
+        """What ``client`` sends of its pre-training, then its model after each epoch of
+        ``Pretraining.similarity``."""
+        common, root = self._method.pretraining, self._method.root
+        assert common is not None
+        config = PretrainConfig(client, self._method.seed, common)
+        operation_id = identity("pretrain", root, client, self._method.seed, repr(common))
+        names = ("update", *(f"after{epoch}" for epoch in common.similarity))
+        if self._learning is None:
+            return tuple(Handle(f"{operation_id}.{name}", None) for name in names)
+        model = self._learning.pretraining_model
+        initial = self._handles("initial", identity("initial", root), (), model, ("server",))
+        return tuple(self._handles("pretrain", operation_id, (initial[0],), config, names))
+
+    def representers(self, sent: Sequence[Handle]) -> list[list[float]]:
+        """D̃_k [clients, d] of the clients whose pre-training has ``sent`` this, computed now."""
+        common = self._method.pretraining
+        assert common is not None
+        if common.layers is not None:
+            found: list[list[float]] = self._of_all("components", sent)["components"]
+            return found
+        assert self._learning is not None
+        wanted = []
+        for handle in sent:
+            if self._learning.memo.value(handle.id.partition(".")[0]) is None:
+                if handle.operation is None:
+                    raise CacheLost(handle.id)
+                wanted.append(handle.operation)
+        self._force(wanted)
+        return [self.values(handle.id.partition(".")[0])["confidence"] for handle in sent]
+
+    def similarity(self, models: Sequence[Handle]) -> list[list[float]]:
+        """The cosine of every two of these models [clients, clients], computed now."""
+        found: list[list[float]] = self._of_all("similarity", models)["cosine"]
+        return found
+
+    def _of_all(self, kind: str, inputs: Sequence[Handle]) -> Values:
+        """The values of an operation on what all clients have sent."""
+        assert self._learning is not None
+        operation_id = identity(kind, *(handle.id for handle in inputs))
+        if self._learning.memo.value(operation_id) is None:
+            self._force([Operation(kind, operation_id, tuple(inputs), None)])
+        return self.values(operation_id)
 
     # --- laziness -------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from emulator import random_streams
 from emulator.errors import InternalError
-from emulator.learning import objectives, training
+from emulator.learning import objectives, pretraining, training
 from emulator.learning.lineage import Tensors
 from emulator.learning.methods.average import coefficients
 from emulator.learning.methods.scaffold import server_control
@@ -100,6 +100,7 @@ class Workbench:
     test_y: Tensor
     partition: Sequence[np.ndarray[Any, np.dtype[np.int64]]]
     client_test: ClientTest | None = None
+    exemplars: tuple[Tensor, Tensor] | None = None
 
     def run(self, kind: str, config: Any, inputs: Sequence[Tensors | None]) -> Result:
         """Run one operation (inside :func:`one_thread`); see the ``*Config`` classes."""
@@ -351,6 +352,12 @@ def _evaluate_clients(
     return Result({}, dict(sums))
 
 
+def _found(
+    function: Callable[[Workbench, Any, Sequence[Tensors | None]], pretraining.Found],
+) -> Callable[[Workbench, Any, Sequence[Tensors | None]], Result]:
+    return lambda bench, config, inputs: Result(*function(bench, config, inputs))
+
+
 _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] = {
     "initial": _initial,
     "train": _train,
@@ -358,4 +365,7 @@ _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] 
     "aggregate": _aggregate,
     "evaluate": _evaluate,
     "evaluate_clients": _evaluate_clients,
+    "pretrain": _found(pretraining.pretrain),
+    "components": _found(pretraining.components),
+    "similarity": _found(pretraining.similarity),
 }

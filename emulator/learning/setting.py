@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import os
@@ -25,6 +26,7 @@ from emulator.learning.executors.inline import Inline
 from emulator.learning.executors.lanes import StepProgram, step_program
 from emulator.learning.executors.processes import Processes
 from emulator.learning.lineage import canonical, identity
+from emulator.learning.methods.fedseq import classifier_weights, exemplars
 from emulator.learning.models import build_model, resolve_callable
 from emulator.learning.operations import Workbench, one_thread, torch_stream
 from emulator.learning.partitions import (
@@ -35,11 +37,13 @@ from emulator.learning.partitions import (
     partition_hash,
     set_aside,
 )
+from emulator.learning.pretraining import Pretraining
 from emulator.learning.profile import Profile, profile_model
 from emulator.learning.training import Layout, Recipe, running_norms
 from emulator.scenario.schema import (
     BATCH_NORM_CHOICES,
     CharLstm,
+    Clf,
     CustomModel,
     DeclaredData,
     DeclaredModel,
@@ -47,8 +51,10 @@ from emulator.scenario.schema import (
     Local,
     Natural,
     Scenario,
+    Superclients,
     Task,
 )
+from emulator.scenario.schema import Pretraining as PretrainingSection
 
 PROCESSES_FROM_MACS = 1_000_000
 """``executor: auto`` takes worker processes from this many forward multiply-accumulates a sample:
@@ -62,7 +68,8 @@ class Setting:
 
     ``partition[client]`` are the client's training samples. ``client_test`` is what each client
     is tested on, where the scenario or the data set says it. ``dataset`` and ``model`` are None
-    where the scenario only declares their size.
+    where the scenario only declares their size. ``exemplars`` (x, y) are held out of the test set;
+    ``pretraining_model`` is where clients begin before superclients are formed.
     """
 
     samples: NDArray[np.int64]
@@ -72,6 +79,16 @@ class Setting:
     dataset: Dataset | None
     model: torch.nn.Module | None
     client_test: ClientTest | None = None
+    pretraining_model: torch.nn.Module | None = None
+    exemplars: tuple[NDArray[Any], NDArray[np.int64]] | None = None
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """Each client's samples by class [clients, classes]."""
+        if self.dataset is None:
+            return None
+        y, classes = self.dataset.train_y, self.dataset.classes
+        return np.array([np.bincount(y[part], minlength=classes) for part in self.partition])
 
 
 def build(scenario: Scenario) -> Setting:
@@ -104,6 +121,7 @@ def build(scenario: Scenario) -> Setting:
         )
         return Setting(samples, profile, root, [], None, model)
     dataset = _dataset(task.dataset.model_dump())
+    dataset, held_out = _hold_out(dataset, task.exemplars, seed)
     parts, client_test = _split(task, dataset, seed)
     samples = np.array([len(part) for part in parts], dtype=np.int64)
     model = _initialized(model_spec, dataset.input_shape, dataset.classes, seed)
@@ -112,8 +130,33 @@ def build(scenario: Scenario) -> Setting:
     held = [partition_hash(parts)]
     if client_test is not None:
         held.append(partition_hash(client_test.indices))
+    if task.exemplars is not None:
+        held.append(f"exemplars={task.exemplars}")
     root = identity("root", dataset.content_hash, *held, canonical(model_spec), seed)
-    return Setting(samples, profile, root, parts, dataset, model, client_test)
+    pretraining_model = None
+    structure = scenario.federation.structure
+    if isinstance(structure, Superclients) and structure.pretraining is not None:
+        pretraining_model = _initialized(
+            model_spec, dataset.input_shape, dataset.classes, seed, "pre-training initialization"
+        )
+        if isinstance(structure.approximator, Clf):
+            classifier_weights(model, structure.approximator.layers)  # refused before anything runs
+    return Setting(
+        samples, profile, root, parts, dataset, model, client_test, pretraining_model, held_out
+    )
+
+
+def _hold_out(
+    dataset: Dataset, per_class: int | None, seed: int
+) -> tuple[Dataset, tuple[NDArray[Any], NDArray[np.int64]] | None]:
+    """The data set with fewer test samples, and the exemplars (x, y) that it was relieved of."""
+    if per_class is None:
+        return dataset, None
+    rng = random_streams.generator(seed, "exemplars")
+    chosen, rest = exemplars(dataset.test_y, dataset.classes, per_class, rng)
+    x, y = dataset.test_x, dataset.test_y
+    kept = dataclasses.replace(dataset, test_x=x[rest], test_y=y[rest])
+    return kept, (x[chosen], y[chosen])
 
 
 def _split(task: Task, dataset: Dataset, seed: int) -> tuple[list[Indices], ClientTest | None]:
@@ -145,13 +188,17 @@ def _dataset(options: dict[str, Any]) -> Dataset:
 
 
 def _initialized(
-    spec: dict[str, Any], input_shape: tuple[int, ...], classes: int, seed: int
+    spec: dict[str, Any],
+    input_shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    stream: str = "initialization",
 ) -> torch.nn.Module:
     options = dict(spec)
     kind = options.pop("kind")
     if kind == "custom":
         options = {"callable": options["callable"], **options["options"]}
-    with torch_stream(seed, "initialization"):
+    with torch_stream(seed, stream):
         return build_model(kind, input_shape, classes, **options)
 
 
@@ -165,6 +212,39 @@ def _check_batch_norm(model: torch.nn.Module, choice: str | None) -> None:
             f"federation.batch_norm: '{choice}' says what becomes of the running statistics of "
             "batch normalization, and task.model keeps none; leave it out"
         )
+
+
+def pretraining(scenario: Scenario) -> Pretraining | None:
+    """How clients train before superclients are formed; None where they need not."""
+    structure = scenario.federation.structure
+    if not isinstance(structure, Superclients) or structure.pretraining is None:
+        return None
+    section, approximator = structure.pretraining, structure.approximator
+    layers = approximator.layers if isinstance(approximator, Clf) else None
+    local = pretraining_local(scenario.local, section)
+    return Pretraining(recipe(local), layers, section.similarity)
+
+
+def pretraining_local(local: Local, section: PretrainingSection) -> Local:
+    """What ``local`` is while clients pre-train."""
+    return local.model_copy(
+        update={
+            "epochs": section.epochs,
+            "steps": None,
+            "batch_size": section.batch_size or local.batch_size,
+            "optimizer": section.optimizer or local.optimizer,
+        }
+    )
+
+
+def classifier_bytes(setting: Setting, layers: int) -> int:
+    """What ψ_clf of so many layers sends: 4 bytes a weight."""
+    if setting.model is None:
+        raise ScenarioError(
+            "federation.structure.approximator: 'clf' sends a part of the model, and model "
+            "'declared' has no layers; take another model, or approximator: {kind: conf}"
+        )
+    return 4 * classifier_weights(setting.model, layers).numel()
 
 
 def recipe(local: Local) -> Recipe:
@@ -235,6 +315,7 @@ def workbench(setting: Setting, device: torch.device) -> Workbench:
     def tensor(array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
+    held = setting.exemplars
     return Workbench(
         Layout(setting.model, device),
         tensor(data.train_x),
@@ -243,6 +324,7 @@ def workbench(setting: Setting, device: torch.device) -> Workbench:
         tensor(data.test_y),
         setting.partition,
         setting.client_test,
+        None if held is None else (tensor(held[0]), tensor(held[1])),
     )
 
 

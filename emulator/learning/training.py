@@ -8,7 +8,7 @@ statistics of batch normalization are no parameters: they lie in vectors of thei
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -81,6 +81,11 @@ class Layout:
         """The module's parameters as one new vector [P]."""
         with torch.no_grad():
             return torch.cat([p.reshape(-1) for p in self.parameters])
+
+    def flat_of(self, model: nn.Module) -> Tensor:
+        """As :meth:`flatten`, of another module of the same kind."""
+        with torch.no_grad():
+            return torch.cat([p.reshape(-1) for p in model.parameters()]).to(self.device)
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """The flat vector [P] as tensors in the parameters' shapes, sharing its memory."""
@@ -189,12 +194,14 @@ def train(
     statistics: Mapping[str, Tensor] | None = None,
     *,
     freeze: bool = False,
+    after_step: Callable[[int], None] | None = None,
 ) -> tuple[Tensor, float, int]:
     """Local SGD from ``base`` [P] and running ``statistics`` on ``x`` [n, ...], ``y`` [n].
 
     Returns (delta [P] = trained − base, mean loss over the mini-batches, number of steps). No
     sample: a zero delta, a loss of NaN and 0 steps. The layout then holds the trained model and
-    its statistics. ``freeze`` normalizes by the given statistics, which stay.
+    its statistics. ``freeze`` normalizes by the given statistics, which stay. ``after_step(n)`` is
+    called after the n-th step, when the layout holds the model as it is then.
     """
     layout.load(base, statistics)
     parameters = layout.trained
@@ -213,6 +220,8 @@ def train(
             term(gradients, parameters, anchor)
         sgd_step(parameters, gradients, velocity, recipe)
         losses.append(loss.detach())
+        if after_step is not None:
+            after_step(len(losses))
     mean_loss = float(torch.stack(losses).double().mean()) if losses else math.nan
     return layout.flatten() - base.to(layout.device), mean_loss, len(losses)
 

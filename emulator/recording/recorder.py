@@ -10,10 +10,16 @@ import json
 import math
 from array import array
 from collections.abc import MutableSequence, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from emulator.recording.run_directory import RunDirectory
-from emulator.simulation.participations import Outcome, Participation
+from emulator.recording.tables import SIMILARITY, SUPERCLIENTS
+from emulator.simulation.participation import Outcome, Participation
+
+if TYPE_CHECKING:
+    from emulator.federation.structure import Contribution
+    from emulator.federation.structure.chain import Chain
+    from emulator.federation.structure.grouping import Quality
 
 _BUFFERED_LINES = 20_000
 
@@ -38,6 +44,9 @@ class Recorder:
         self._update_rows = directory.updates.buffer
         self._version_rows = directory.versions.buffer
         self._metric_rows = directory.metrics.buffer
+        self._chains = directory.chains is not None
+        self._chain_rows = directory.chains.buffer if directory.chains else []
+        self._similarity_rows: list[tuple[Any, ...]] = []
         self.bytes_down = 0
         self.bytes_up = 0
         self._version_bytes = (0, 0)
@@ -60,13 +69,14 @@ class Recorder:
         """A task begins, or joins the queue of its client."""
         self._event_lines.append(
             f'{{"t":{self._text(p.dispatched_s)},"type":"dispatch","entity":"client/{p.client}",'
-            f'"task":{p.task},"version":{p.version},"update":"{update_id}"}}'
+            f'"task":{p.task},"version":{p.version},"update":"{update_id}"{_of_chain(p)}}}'
         )
 
     def upload(self, p: Participation) -> None:
-        """An upload is complete."""
+        """An upload is complete; or the training of a member that hands the model on itself."""
+        what = "upload" if p.uploads else "trained"
         self._event_lines.append(
-            f'{{"t":{self._text(p.ended_s)},"type":"upload","entity":"client/{p.client}",'
+            f'{{"t":{self._text(p.ended_s)},"type":"{what}","entity":"client/{p.client}",'
             f'"task":{p.task}}}'
         )
 
@@ -89,15 +99,21 @@ class Recorder:
             down, up = round(p.bytes_down), round(p.bytes_up)
             if outcome is Outcome.IN_FLIGHT:
                 wasted_s = 0.0
-        self.bytes_down += down
         self.bytes_up += up
+        more: tuple[Any, ...] = ()
+        if self._chains:
+            more = (p.phase, p.chain, p.ring_pass, p.source)
+            # What goes from client to client is theirs, and not the server's.
+            up += round(p.lent_bytes)
+        if p.source is None:
+            self.bytes_down += down
         by_client.participations[client] += 1
         by_client.busy_s[client] += busy_s
         by_client.size_bytes[client] += down + up
         self._update_rows.append(
             (
                 client, None, p.version, p.dispatched_s, p.downloaded_s, p.trained_s, p.uploaded_s,
-                outcome, p.staleness, p.samples, down, up, wasted_s,
+                outcome, p.staleness, p.samples, down, up, wasted_s, *more,
             )
         )  # fmt: skip
         if len(self._event_lines) > _BUFFERED_LINES:
@@ -107,12 +123,13 @@ class Recorder:
         self,
         t_s: float,
         version: int,
-        updates: Sequence[Participation],
+        updates: Sequence[Contribution],
         since_s: float,
         state_id: str,
     ) -> None:
         """A new version, made of ``updates``; bytes are those recorded since the one before."""
-        self.aggregated += len(updates)
+        trainings = sum(_trainings(chain) for chain in updates) if self._chains else len(updates)
+        self.aggregated += trainings
         staleness = [p.staleness or 0 for p in updates]
         mean = math.fsum(staleness) / len(staleness)
         down, up = self.bytes_down, self.bytes_up
@@ -126,8 +143,39 @@ class Recorder:
         tasks = ",".join([str(p.task) for p in updates])
         self._event_lines.append(
             f'{{"t":{self._text(t_s)},"type":"aggregate","entity":"server","version":{version},'
-            f'"tasks":[{tasks}],"state":"{state_id}"}}'
+            f'"{"chains" if self._chains else "tasks"}":[{tasks}],"state":"{state_id}"}}'
         )
+
+    def chain(self, chain: Chain) -> None:
+        """The final record of a superclient's chain."""
+        self._chain_rows.append(
+            (
+                chain.task, chain.walker, chain.client, chain.version, chain.dispatched_s,
+                chain.uploaded_s, chain.outcome, chain.staleness, chain.samples, _trainings(chain),
+                chain.left_out,
+            )
+        )  # fmt: skip
+
+    def superclients(self, found: Sequence[Quality]) -> None:
+        """Who was put together, and how well each superclient stands for all data."""
+        self._directory.write_table(
+            "superclients.csv",
+            SUPERCLIENTS,
+            [
+                (
+                    number, len(q.members), q.samples, q.balance, q.covered, q.intra, q.inter,
+                    " ".join(map(str, q.members)),
+                )
+                for number, q in enumerate(found)
+            ],
+        )  # fmt: skip
+
+    def similarity(self, epoch: int, clients: Sequence[int], cosines: Any) -> None:
+        """The cosine of every two clients' pre-trained models [clients, clients] after an epoch."""
+        for i, client in enumerate(clients):
+            for j in range(i + 1, len(clients)):
+                self._similarity_rows.append((epoch, client, clients[j], cosines[i][j]))
+        self._directory.write_table("similarity.csv", SIMILARITY, self._similarity_rows)
 
     def metric(self, t_s: float, version: int, metric: str, value: float, n: int) -> None:
         """A value of the global model on the test set."""
@@ -150,3 +198,17 @@ class Recorder:
 def _finite_or_word(value: float) -> float | str:
     """A loss may be infinite or no number at all; JSON knows neither."""
     return value if math.isfinite(value) else repr(value)
+
+
+def _of_chain(p: Participation) -> str:
+    """Where a task of a chain stands in it, and who its model comes from."""
+    if p.chain is None:
+        return "" if p.phase == "training" else f',"phase":"{p.phase}"'
+    source = "server" if p.source is None else f"client/{p.source}"
+    phase = "" if p.phase == "training" else f',"phase":"{p.phase}"'
+    return f',"chain":{p.chain},"ring_pass":{p.ring_pass},"source":"{source}"{phase}'
+
+
+def _trainings(chain: Contribution) -> int:
+    """How often a member has trained; handing the model on to the server is another task."""
+    return sum(p.phase == "training" for p in chain.records)

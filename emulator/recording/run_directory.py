@@ -6,13 +6,15 @@ import fcntl
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from emulator.errors import ScenarioError
 from emulator.recording.appended_file import AppendedFile
 from emulator.recording.tables import (
-    CLIENTS,
+    CHAIN_COLUMNS,
+    CHAINS,
     METRICS,
     UPDATES,
     VERSIONS,
@@ -22,8 +24,9 @@ from emulator.recording.tables import (
 
 _OWN_FILES = (
     "manifest.json", "scenario.yaml", "resolved.yaml", "events.jsonl", "versions.csv",
-    "updates.csv", "metrics.csv", "clients.csv", "model.safetensors", "memo.sqlite",
-    "time_to_accuracy.png",
+    "updates.csv", "metrics.csv", "clients.csv", "chains.csv", "superclients.csv",
+    "similarity.csv", "model.safetensors", "memo.sqlite", "time_to_accuracy.png",
+    "superclients.png", "similarity.png", "walkers.png",
 )  # fmt: skip
 
 
@@ -58,9 +61,12 @@ class RunDirectory:
                 (path / name).unlink(missing_ok=True)
             shutil.rmtree(path / "checkpoints", ignore_errors=True)
 
-    def open_tables(self, valid_bytes: dict[str, int] | None = None) -> None:
+    def open_tables(
+        self, valid_bytes: dict[str, int] | None = None, *, chains: bool = False
+    ) -> None:
         """Open the event log and the tables, each with its header line; again, to begin anew.
 
+        ``chains``: also the table of chains, with superclients.
         ``valid_bytes`` by file name: what lies beyond is the end of a run that is extended.
         """
         self._close_tables()
@@ -76,13 +82,15 @@ class RunDirectory:
             self.path / events, encode_lines, hashed=True, valid_bytes=valid.get(events)
         )
         self.versions = table("versions.csv", VERSIONS)
-        self.updates = table("updates.csv", UPDATES)
+        self.updates = table("updates.csv", UPDATES + (CHAIN_COLUMNS if chains else ()))
         self.metrics = table("metrics.csv", METRICS)
+        self.chains = table("chains.csv", CHAINS) if chains else None
 
     @property
     def tables(self) -> tuple[AppendedFile, ...]:
         """All files that grow line by line."""
-        return (self.events, self.versions, self.updates, self.metrics)
+        always = (self.events, self.versions, self.updates, self.metrics)
+        return always if self.chains is None else (*always, self.chains)
 
     def flush(self) -> None:
         """Flush all tables, or none: where one came to grief the others stay as they are."""
@@ -106,8 +114,11 @@ class RunDirectory:
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         self.write_text("manifest.json", json.dumps(manifest, indent=2) + "\n")
 
-    def write_clients(self, rows: list[tuple[Any, ...]]) -> None:
-        self.write_text("clients.csv", encode_rows([CLIENTS, *rows]).decode())
+    def write_table(
+        self, name: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        """A whole table at once."""
+        self.write_text(name, encode_rows([columns, *rows]).decode())
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a whole file; a reader never sees half of it."""
@@ -120,6 +131,6 @@ class RunDirectory:
         self._lock.close()
 
     def _close_tables(self) -> None:
-        for name in ("events", "versions", "updates", "metrics"):
-            if hasattr(self, name):
-                getattr(self, name).close()
+        if hasattr(self, "chains"):
+            for table in self.tables:
+                table.close()

@@ -15,6 +15,18 @@ UPDATES = (
     "client", "cohort", "version", "dispatched_s", "downloaded_s", "trained_s", "uploaded_s",
     "outcome", "staleness", "samples", "bytes_down", "bytes_up", "wasted_s",
 )  # fmt: skip
+CHAIN_COLUMNS = ("phase", "chain", "ring_pass", "source")
+"""What ``updates.csv`` has beside with superclients: the task's place in a chain, and the client
+that its model came from (none: the server)."""
+CHAINS = (
+    "chain", "walker", "superclient", "version", "dispatched_s", "uploaded_s", "outcome",
+    "staleness", "samples", "trainings", "left_out",
+)  # fmt: skip
+SUPERCLIENTS = (
+    "superclient", "clients", "samples", "balance_ratio", "covered_classes", "intra_distance",
+    "inter_distance", "members",
+)  # fmt: skip
+SIMILARITY = ("epoch", "client", "other", "cosine")
 METRICS = (
     "sim_time_s", "version", "cohort", "entity", "split", "metric", "value", "n",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from emulator.errors import InternalError
 from emulator.simulation.network import Network
-from emulator.simulation.participations import Outcome, Participation
+from emulator.simulation.participation import Outcome, Participation
 
 
 class Ledger:
@@ -44,23 +44,33 @@ class Ledger:
         self._at_work -= 1
         self._elapsed_s += now_s - p.begun_s
 
+    def lent(self, seconds: float) -> None:
+        """A client whose task was over has handed its model on, for so long."""
+        self._elapsed_s += seconds
+        self._at_work_integral_s += seconds
+
     def closed(self, p: Participation) -> None:
         """The outcome of a participation is final."""
         outcome, down, up, terms = p.outcome, p.bytes_down, p.bytes_up, p.terms
         assert outcome is not None
         self.outcomes[outcome] += 1
-        if up == terms.up_bytes and down == terms.down_bytes:
+        if p.source is not None:  # what came from another client, the server's meter has not seen
+            self._count(up, terms.up_bytes)
+        elif up == terms.up_bytes and down == terms.down_bytes:
             self.received_bytes += down + up
         else:
-            for moved, size in ((down, terms.down_bytes), (up, terms.up_bytes)):
-                if moved == size:
-                    self.received_bytes += moved
-                else:
-                    self.lost_bytes += moved
+            self._count(down, terms.down_bytes)
+            self._count(up, terms.up_bytes)
         if outcome is Outcome.REPORTED:
             self.useful_s += p.busy_s
         else:
             self.wasted_s += p.busy_s
+
+    def _count(self, moved: float, size: int) -> None:
+        if moved == size:
+            self.received_bytes += moved
+        else:
+            self.lost_bytes += moved
 
     def check(
         self,
@@ -85,7 +95,7 @@ class Ledger:
         if network.shared:
             sent = sum(network.delivered_bytes(direction) for direction in ("down", "up"))
             known = self.received_bytes + self.lost_bytes
-            known += sum(p.bytes_down + p.bytes_up for p in still)
+            known += sum(p.bytes_up + (p.bytes_down if p.source is None else 0.0) for p in still)
             rounding = 1.0 + 2.0 * network.rounding_bytes()
             if not math.isclose(sent, known, rel_tol=1e-9, abs_tol=rounding):
                 raise InternalError(

@@ -38,6 +38,22 @@ class UnsharedNetwork(Protocol):
         self, client: int, direction: Direction, size_bytes: float, active_s: float
     ) -> float: ...
 
+    def peer_s(self, sender: int, receiver: int, size_bytes: float) -> float: ...
+
+    def peer_moved_bytes(
+        self, sender: int, receiver: int, size_bytes: float, active_s: float
+    ) -> float: ...
+
+
+class PeerLinks(Protocol):
+    """What a model takes from one client to another: their own links, and nobody else's."""
+
+    def peer_s(self, sender: int, receiver: int, size_bytes: float) -> float: ...
+
+    def peer_moved_bytes(
+        self, sender: int, receiver: int, size_bytes: float, active_s: float
+    ) -> float: ...
+
 
 class NoNetwork:
     """``kind: none``: transfers take no time."""
@@ -50,6 +66,16 @@ class NoNetwork:
 
     def moved_bytes(
         self, client: int, direction: Direction, size_bytes: float, active_s: float
+    ) -> float:
+        """All, at once."""
+        return size_bytes
+
+    def peer_s(self, sender: int, receiver: int, size_bytes: float) -> float:
+        """0 s between any two."""
+        return 0.0
+
+    def peer_moved_bytes(
+        self, sender: int, receiver: int, size_bytes: float, active_s: float
     ) -> float:
         """All, at once."""
         return size_bytes
@@ -104,6 +130,26 @@ class AccessLinks:
         """What a transfer has moved after ``active_s`` seconds, its latency among them."""
         served_s = max(0.0, active_s - self._latencies_s[client])
         return min(size_bytes, served_s * self.rate_Bps(client, direction))
+
+    def peer_s(self, sender: int, receiver: int, size_bytes: float) -> float:
+        """Both latencies + size / min(the sender's rate up, the receiver's down): the server's
+        link is no part of the way."""
+        return self._peer_latency_s(sender, receiver) + size_bytes / self._peer_Bps(
+            sender, receiver
+        )
+
+    def peer_moved_bytes(
+        self, sender: int, receiver: int, size_bytes: float, active_s: float
+    ) -> float:
+        """What has moved between two clients after ``active_s`` seconds, latencies among them."""
+        served_s = max(0.0, active_s - self._peer_latency_s(sender, receiver))
+        return min(size_bytes, served_s * self._peer_Bps(sender, receiver))
+
+    def _peer_latency_s(self, sender: int, receiver: int) -> float:
+        return self._latencies_s[sender] + self._latencies_s[receiver]
+
+    def _peer_Bps(self, sender: int, receiver: int) -> float:
+        return min(self._up_Bps[sender], self._down_Bps[receiver])
 
 
 def _per_client(name: str, values: ArrayLike, unit: str, *, positive: bool) -> NDArray[np.float64]:
@@ -233,7 +279,7 @@ class SharedNetwork:
         coupled: bool,
     ) -> None:
         self._clock = clock
-        self._access = access
+        self.access = access
         self._sharing = sharing
         self._flows: dict[int, Flow] = {}
         alarms = {
@@ -298,7 +344,7 @@ class SharedNetwork:
         return sum(sharing.meter.rounding_bytes for sharing in self._sharing.values())
 
     def _latency_s(self, client: int, direction: Direction) -> float:
-        return self._access.latency_of_s(client)
+        return self.access.latency_of_s(client)
 
     def _proceed(self, flow: Flow, begins_s: float) -> None:
         if flow._latency_left_s > 0 or begins_s > self._clock.now:
@@ -316,7 +362,7 @@ class SharedNetwork:
         flow._timer = None
         flow._latency_left_s = 0.0
         flow._phase = _Phase.SERVED
-        cap_Bps = self._access.rate_Bps(flow.client, flow.direction)
+        cap_Bps = self.access.rate_Bps(flow.client, flow.direction)
         flow._sharing.join(self._clock.now, flow.client, cap_Bps, flow._left_bytes)
         self._update_alarms(flow.direction)
 

@@ -11,115 +11,21 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol
 
 from emulator.errors import InternalError, RunError
-from emulator.simulation.clock import Call, Clock, Rank
-from emulator.simulation.network import Direction, Flow, Network
-
-NEVER = math.nan
-
-
-class Outcome(StrEnum):
-    """How a participation ended; every dispatch ends in exactly one of these."""
-
-    __hash__ = str.__hash__  # Enum's own is written in Python
-
-    REPORTED = "reported"
-    LATE = "late"
-    DISCARDED = "discarded"
-    CANCELLED = "cancelled"
-    DROPPED_DOWNLOAD = "dropped_download"
-    DROPPED_TRAINING = "dropped_training"
-    DROPPED_UPLOAD = "dropped_upload"
-    IN_FLIGHT = "in_flight"
-
-
-class Availability(Protocol):
-    """When clients are online; sessions are closed intervals (see the ``traces`` package)."""
-
-    def online_until(self, client: int, t_s: float) -> float:
-        """End of the session that contains ``t_s``; −inf when offline."""
-
-    def stays_until(self, client: int, t_s: float, end_s: float) -> float:
-        """How long a task that begins at ``t_s`` has the client; the task would end at ``end_s``,
-        and is lost before that if this comes first."""
-
-    def next_online(self, client: int, t_s: float) -> float:
-        """``t_s`` when online, else the start of the next session; inf when there is none."""
-
-    def online_seconds(self, client: int, t0_s: float, t1_s: float) -> float:
-        """Seconds online in [t0_s, t1_s]."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What the tasks of a round, or of a run, have in common: message sizes, and who hears of
-    the upload and of the loss."""
-
-    down_bytes: int
-    up_bytes: int
-    on_upload: Callable[[Participation], None]
-    on_loss: Callable[[Participation], None]
-
-
-class Participation:
-    """What is known of one task. Times are simulated seconds, NaN when they never came.
-
-    ``update`` and ``state`` are handles of the learning plane: the update, and the client's own
-    state after it. ``fails_at`` below 1 is the fraction of its training at which the task is lost.
-    """
-
-    # Class-level: a task sets only what happens to it. Tasks come by the million.
-    fails_at = 1.0
-    begun_s = NEVER
-    downloaded_s = NEVER
-    training_ends_s = NEVER
-    trained_s = NEVER
-    uploaded_s = NEVER
-    ended_s = NEVER
-    bytes_down: float = 0
-    bytes_up: float = 0
-    busy_s = 0.0
-    outcome: Outcome | None = None
-    staleness: int | None = None
-    closed = False
-    timer: Call | None = None
-    offline_timer: Call | None = None
-    flow: Flow | None = None
-
-    def __init__(
-        self,
-        task: int,
-        client: int,
-        version: int,
-        samples: int,
-        training_s: float,
-        terms: Terms,
-        update: Any,
-        state: Any,
-        dispatched_s: float,
-    ) -> None:
-        self.task = task
-        self.client = client
-        self.version = version
-        self.samples = samples
-        self.training_s = training_s
-        self.terms = terms
-        self.update = update
-        self.state = state
-        self.dispatched_s = dispatched_s
+from emulator.simulation.availability import Availability, work_together
+from emulator.simulation.clock import Clock, Rank
+from emulator.simulation.network import Direction, Network, PeerLinks
+from emulator.simulation.participation import NEVER, Outcome, Participation
 
 
 class Participations:
     """Starts, interrupts and ends participations.
 
     ``on_begin`` hears of the instant at which a client starts to work, ``on_end`` of the physical
-    end (upload complete, dropped, cancelled), when the client is free again, and ``on_loss`` of a
-    loss after that.
+    end (upload complete, dropped, cancelled), when the client is free again, ``on_loss`` of a loss
+    after that, and ``on_lent`` of the seconds that a client spent on handing a model to another.
     """
 
     def __init__(
@@ -131,6 +37,8 @@ class Participations:
         on_begin: Callable[[float], None],
         on_end: Callable[[Participation], None],
         on_loss: Callable[[Participation], None],
+        on_lent: Callable[[float], None],
+        peers: PeerLinks,
     ) -> None:
         self._clock = clock
         self._availability = availability
@@ -141,6 +49,8 @@ class Participations:
         self._on_begin = on_begin
         self._on_end = on_end
         self._on_loss = on_loss
+        self._on_lent = on_lent
+        self._peers = peers
         self.at_work: dict[int, Participation] = {}
         """The task of each client that has one."""
         self._queues: dict[int, deque[Participation]] = {}
@@ -175,21 +85,40 @@ class Participations:
         if not math.isnan(participation.begun_s):
             self._settle(participation, self._clock.now)
 
+    def pay_sender(self, p: Participation) -> None:
+        """Charge the client that the model came from, once it is known what that has cost."""
+        sender, p.sender = p.sender, None
+        if sender is None:
+            return
+        until_s = self._clock.now if math.isnan(p.downloaded_s) else p.downloaded_s
+        lent_s = until_s - p.begun_s
+        if self.pauses:
+            lent_s = self._availability.online_seconds(sender.client, p.begun_s, until_s)
+        sender.busy_s += lent_s
+        sender.lent_bytes += p.bytes_down
+        if not math.isnan(p.downloaded_s):
+            sender.uploaded_s = p.downloaded_s
+        self._on_lent(lent_s)
+
     # --- unshared links: closed form ---------------------------------------------------------
 
     def _start_unshared(self, p: Participation) -> None:
         network, now, client, terms = self._unshared, p.begun_s, p.client, p.terms
         assert network is not None
         down_s, up_s = network.durations_s(client, terms.down_bytes, terms.up_bytes)
+        in_chain = p.chain is not None
+        if in_chain:
+            down_s = self._download_s(p, down_s)
+            up_s = up_s if p.uploads else 0.0
         total_s = down_s + p.training_s + up_s
-        if not now + total_s > now:
+        if not now + total_s > now and p.phase != "delivery":
             raise RunError(
                 f"a task of client {client} would take {total_s!r} s at simulated time {now!r} s; "
                 "every task must move the clock: give the client samples, a device time or a link"
             )
         elapse = self._elapse
         if self.pauses:
-            p.downloaded_s = elapse(client, now, down_s)
+            p.downloaded_s = self._arrives(p, down_s)
             p.trained_s = elapse(client, p.downloaded_s, p.training_s)
             p.uploaded_s = end_s = elapse(client, p.trained_s, up_s)
         else:
@@ -201,6 +130,8 @@ class Participations:
             end_s, uploads = elapse(client, p.downloaded_s, p.fails_at * p.training_s), False
         if self._drop:
             until_s = self._availability.stays_until(client, now, end_s)
+            if in_chain:
+                until_s = min(until_s, self._sender_stays_until(p, p.downloaded_s))
             if until_s < end_s:
                 end_s, uploads = until_s, False
         if end_s == math.inf:
@@ -213,6 +144,8 @@ class Participations:
     def _unshared_upload(self, p: Participation) -> None:
         p.timer = None
         p.bytes_down, p.bytes_up = p.terms.down_bytes, p.terms.up_bytes
+        if not p.uploads:
+            p.uploaded_s = NEVER
         # Outside _busy_s() only because this is the way that most tasks go.
         now = self._clock.now
         p.busy_s = self._busy_s(p, now) if self.pauses else now - p.begun_s
@@ -222,18 +155,46 @@ class Participations:
         """When ``work_s`` seconds of work begun at ``from_s`` are done; inf when never."""
         if not self.pauses:
             return from_s + work_s
-        availability = self._availability
-        now_s, left_s = from_s, work_s
-        while now_s < math.inf:
-            until_s = availability.online_until(client, now_s)
-            if until_s >= now_s + left_s:
-                return now_s + left_s
-            if until_s > now_s:
-                left_s -= until_s - now_s
-            if until_s >= now_s:
-                now_s = math.nextafter(until_s, math.inf)
-            now_s = availability.next_online(client, now_s)
-        return math.inf
+        return work_together(self._availability, (client,), from_s, work_s)[0]
+
+    # --- from client to client: closed form, links of two that nobody else uses -----------------
+
+    def _download_s(self, p: Participation, from_server_s: float) -> float:
+        """How long the model takes to come, with nobody away."""
+        if p.source is None:
+            return from_server_s
+        if p.source == p.client:
+            return 0.0
+        return self._peers.peer_s(p.source, p.client, p.terms.down_bytes)
+
+    def _ends(self, p: Participation) -> tuple[int, ...]:
+        """The clients that must be online while the model comes."""
+        return (p.client,) if p.sender is None else (p.sender.client, p.client)
+
+    def _arrives(self, p: Participation, down_s: float) -> float:
+        if not self.pauses:
+            return p.begun_s + down_s
+        return work_together(self._availability, self._ends(p), p.begun_s, down_s)[0]
+
+    def _sender_stays_until(self, p: Participation, arrives_s: float) -> float:
+        """When the sender goes offline, if that is before the model has arrived; else inf."""
+        if p.sender is None:
+            return math.inf
+        until_s = self._availability.online_until(p.sender.client, p.begun_s)
+        return until_s if until_s < arrives_s else math.inf
+
+    def _moved_from_peer(self, p: Participation, now: float) -> float:
+        """Bytes of the model that have come by ``now`` from the client that has it."""
+        size = p.terms.down_bytes
+        if not math.isnan(p.downloaded_s) and p.downloaded_s <= now:
+            return size
+        if p.sender is None:
+            return 0.0
+        active_s = now - p.begun_s
+        if self.pauses:
+            _, left_s = work_together(self._availability, self._ends(p), p.begun_s, active_s, now)
+            active_s -= left_s
+        return self._peers.peer_moved_bytes(p.sender.client, p.client, size, active_s)
 
     # --- shared links: the network says when --------------------------------------------------
 
@@ -244,7 +205,20 @@ class Participations:
                 p.offline_timer = self._clock.at(
                     until_s, Rank.OFFLINE, p.client, partial(self._goes_offline, p)
                 )
-        self._transfer(p, "down", p.terms.down_bytes, self._download_done)
+        if p.source is None:
+            self._transfer(p, "down", p.terms.down_bytes, self._download_done)
+        else:
+            self._start_from_peer(p)
+
+    def _start_from_peer(self, p: Participation) -> None:
+        arrives_s = self._arrives(p, self._download_s(p, 0.0))
+        lost_s = self._sender_stays_until(p, arrives_s) if self._drop else math.inf
+        if lost_s < arrives_s:
+            action = partial(self._goes_offline, p)
+            p.timer = self._clock.at(lost_s, Rank.OFFLINE, p.client, action)
+        elif arrives_s < math.inf:
+            action = partial(self._download_done, p)
+            p.timer = self._clock.at(arrives_s, Rank.TRANSFER, p.client, action)
 
     def _transfer(
         self,
@@ -269,7 +243,11 @@ class Participations:
                 p.timer = self._clock.at(end_s, Rank.OFFLINE, p.client, action)
             return
         p.training_ends_s = end_s = self._elapse(p.client, now, p.training_s)
-        if not self.pauses:
+        if not p.uploads:
+            if end_s < math.inf:
+                action = partial(self._ends_with_training, p)
+                p.timer = self._clock.at(end_s, Rank.UPLOAD, p.client, action)
+        elif not self.pauses:
             # Training and the latency after it are one wait: nobody can come between.
             assert self._shared is not None
             done = partial(self._upload_done, p)
@@ -278,6 +256,12 @@ class Participations:
             action = partial(self._training_done, p)
             p.timer = self._clock.at(end_s, Rank.TRANSFER, p.client, action)
 
+    def _ends_with_training(self, p: Participation) -> None:
+        p.timer = None
+        p.trained_s = now = self._clock.now
+        p.busy_s = self._busy_s(p, now)
+        self._reported(p)
+
     def _training_done(self, p: Participation) -> None:
         p.timer = None
         self._transfer(p, "up", p.terms.up_bytes, self._upload_done)
@@ -285,7 +269,7 @@ class Participations:
     def _upload_done(self, p: Participation) -> None:
         p.trained_s = p.training_ends_s
         p.uploaded_s = now = self._clock.now
-        if not now > p.begun_s:
+        if not now > p.begun_s and p.phase != "delivery":
             raise RunError(
                 f"a task of client {p.client} took no simulated time at {now!r} s; every task "
                 "must move the clock: give the client samples, a device time or a link"
@@ -352,6 +336,8 @@ class Participations:
                     p.bytes_down = p.flow.delivered_bytes
                 else:
                     p.bytes_up = p.flow.delivered_bytes
+            elif p.source is not None:
+                p.bytes_down = self._moved_from_peer(p, now)
             return
         p.bytes_down, p.bytes_up = p.terms.down_bytes, p.terms.up_bytes
         if not p.uploaded_s <= now or p.fails_at < 1.0:
@@ -360,7 +346,10 @@ class Participations:
             if not p.trained_s <= now or p.fails_at < 1.0:
                 p.bytes_up, p.trained_s = 0.0, NEVER
                 if not p.downloaded_s <= now:
-                    p.bytes_down = self._moved(p, "down", p.begun_s, now)
+                    if p.source is None:
+                        p.bytes_down = self._moved(p, "down", p.begun_s, now)
+                    else:
+                        p.bytes_down = self._moved_from_peer(p, now)
                     p.downloaded_s = NEVER
 
     def _moved(self, p: Participation, direction: Direction, from_s: float, now: float) -> float:
@@ -400,6 +389,8 @@ class Participations:
         if p.flow is not None and self._shared is not None:
             self._shared.abandon(p.flow)
         p.timer = p.offline_timer = p.flow = None
+        if p.sender is not None:
+            self.pay_sender(p)
         self._on_end(p)
         if self._queues:
             queue = self._queues.get(p.client)

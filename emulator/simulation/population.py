@@ -14,11 +14,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.simulation import participations
+from emulator.simulation import availability as of_clients
 from emulator.simulation.clock import Call, Clock, Rank
 
 
-class Availability(participations.Availability, Protocol):
+class Availability(of_clients.Availability, Protocol):
     """What a population asks beyond what a participation does."""
 
     def online_mask(

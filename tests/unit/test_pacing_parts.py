@@ -69,8 +69,8 @@ def test_the_quorum_is_the_ceiling_of_the_decimal_product(
     pacing = Synchronous(
         kind="synchronous", participants=participants, deadline="none", target_ratio=ratio
     )
-    assert pacing.quorum(asked) == quorum
+    assert pacing.quorum(participants, asked) == quorum
     counted = Synchronous(
         kind="synchronous", participants=participants, deadline="none", min_updates=2
     )
-    assert counted.quorum(asked) == 2
+    assert counted.quorum(participants, asked) == 2

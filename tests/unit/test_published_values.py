@@ -48,7 +48,7 @@ def test_over_commitment_is_the_floor_of_the_decimal_product(
         kind="synchronous", participants=participants, over_commitment=over_commitment,
         deadline="none",
     )  # fmt: skip
-    assert pacing.asked == asked
+    assert pacing.asked(1_000_000) == asked
 
 
 def test_stateful_cursor_and_stateless_answers() -> None:

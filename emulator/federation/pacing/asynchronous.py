@@ -12,10 +12,10 @@ from typing import Any
 
 from emulator.federation.pacing.buffered import BufferedPacing
 from emulator.federation.server import Server
-from emulator.scenario.schema import Asynchronous, Buffered
+from emulator.scenario.schema import Asynchronous, Buffered, FedSeqInter
 
 
-def fedasync(section: Asynchronous) -> dict[str, Any]:
+def fedasync(section: Asynchronous | FedSeqInter) -> dict[str, Any]:
     """The server's step, for the learning plane."""
     return {"kind": "fedasync", "mixing": section.mixing}
 

@@ -9,11 +9,15 @@ slot of a lost client is filled at once all the same: nothing would ever come of
 
 from __future__ import annotations
 
+from typing import Any
+
+from emulator.errors import ScenarioError
 from emulator.federation.pacing import staleness_function
 from emulator.federation.server import Server
+from emulator.federation.structure import Contribution
 from emulator.scenario.schema import Buffered
 from emulator.simulation.clock import Call, Rank
-from emulator.simulation.participations import Outcome, Participation
+from emulator.simulation.participation import Outcome
 
 
 class BufferedPacing:
@@ -23,7 +27,7 @@ class BufferedPacing:
         self._server = server
         self._section = section
         self.discount = staleness_function(section.staleness)
-        self._buffer: list[Participation] = []
+        self._buffer: list[Contribution] = []
         self._outstanding = 0
         self._since_s = 0.0
         self._aggregation: Call | None = None
@@ -43,13 +47,23 @@ class BufferedPacing:
         )
 
     def start(self) -> None:
+        n, wanted = self._server.structure.candidates.clients, self._section.in_flight
+        if wanted > n and not self._server.population.queueing:
+            who = self._server.structure.contributor
+            raise ScenarioError(
+                f"federation.pacing.in_flight is {wanted}, more than the {n} {who}s there are"
+            )
         self._ask_soon()
 
-    def leftovers(self) -> list[Participation]:
-        """Uploads that no version has taken yet when the run ends."""
+    def leftovers(self) -> list[Contribution]:
+        """Contributions that no version has taken yet when the run ends."""
         return list(self._buffer)
 
-    def _uploaded(self, p: Participation) -> None:
+    def model(self) -> Any:
+        """The newest version."""
+        return self._server.state
+
+    def _uploaded(self, p: Contribution) -> None:
         server, section = self._server, self._section
         self._outstanding -= 1
         limit = section.max_staleness
@@ -66,7 +80,7 @@ class BufferedPacing:
         if section.refill == "at_once" or self._too_few:
             self._ask_soon()
 
-    def _lost(self, p: Participation) -> None:
+    def _lost(self, p: Contribution) -> None:
         self._outstanding -= 1
         self._ask_soon()
 

@@ -18,13 +18,14 @@ from typing import Any
 
 from simpy.events import Event
 
-from emulator.errors import RunError
+from emulator.errors import RunError, ScenarioError
 from emulator.federation.pacing import constant
 from emulator.federation.pacing.deadline import Deadline, deadline
 from emulator.federation.server import Server
+from emulator.federation.structure import Contribution
 from emulator.scenario.schema import Synchronous
 from emulator.simulation.clock import Rank, Timer
-from emulator.simulation.participations import Outcome, Participation
+from emulator.simulation.participation import Outcome
 
 
 class Round:
@@ -35,12 +36,12 @@ class Round:
         self.closing = closing
         self.by_deadline = False
         self.closed = False
-        self.arrived: list[Participation] = []
+        self.arrived: list[Contribution] = []
         self.awaited: set[int] = set()
         self._server = server
         self._deadline = deadline
 
-    def uploaded(self, p: Participation) -> None:
+    def uploaded(self, p: Contribution) -> None:
         """An upload is complete."""
         self._deadline.upload_took(p.uploaded_s - p.dispatched_s)
         if self.closed:
@@ -51,7 +52,7 @@ class Round:
         if len(self.arrived) >= self.wanted or not self.awaited:
             self.close()
 
-    def lost(self, p: Participation) -> None:
+    def lost(self, p: Contribution) -> None:
         """The server learns that a client will not report."""
         self.awaited.discard(p.task)
         if not self.closed and not self.awaited:
@@ -76,25 +77,38 @@ class SynchronousPacing:
         self._server = server
         self._section = section
         self._deadline = deadline(section)
+        self._round = self._new_round(0)
+        self._round.closed = True
         self.waits_for = "nothing yet"
         # Every update of a round starts from the version before: there is nothing to discount.
         self.discount = constant
 
     def start(self) -> None:
+        n, section = self._server.structure.candidates.clients, self._section
+        if section.asked(n) > n and section.too_few != "proceed":
+            who = self._server.structure.contributor
+            raise ScenarioError(
+                f"federation.pacing asks {section.asked(n)} {who}s each round, more than the {n} "
+                f"{who}s there are; lower participants or over_commitment, or say too_few: proceed"
+            )
         self._server.clock.process(self._rounds())
 
-    def leftovers(self) -> list[Participation]:
-        """Uploads that no version has taken yet when the run ends."""
+    def leftovers(self) -> list[Contribution]:
+        """Contributions that no version has taken yet when the run ends."""
         return list(self._round.arrived) if not self._round.closed else []
+
+    def model(self) -> Any:
+        """The newest version."""
+        return self._server.state
 
     def _rounds(self) -> Generator[Event, Any, None]:
         server, section, clock = self._server, self._section, self._server.clock
-        self._round = self._new_round(0)
-        self._round.closed = True
+        n = server.structure.candidates.clients
+        wanted, asked = section.wanted(n), section.asked(n)
         for number in itertools.count():
-            chosen = yield from self._recruit(section.asked)
+            chosen = yield from self._recruit(asked)
             started_s = clock.now
-            self._round = current = self._new_round(section.participants)
+            self._round = current = self._new_round(wanted)
             duration_s = self._deadline.of_round(number)
             if duration_s is not None and not started_s + duration_s > started_s:
                 raise RunError(
@@ -111,7 +125,7 @@ class SynchronousPacing:
                 time_is_up = clock.at(
                     started_s + duration_s, Rank.DEADLINE, action=current.deadline
                 )
-            self.waits_for = f"{section.participants} uploads of the round begun at t={started_s}"
+            self.waits_for = f"{wanted} uploads of the round begun at t={started_s}"
             yield current.closing
             if time_is_up is not None:
                 clock.cancel(time_is_up)
@@ -130,7 +144,7 @@ class SynchronousPacing:
             chosen = server.select(n)
             if len(chosen) >= n or (chosen and policy == "proceed"):
                 return chosen
-            found = len(server.population.all_available())
+            found = len(server.structure.candidates.all_available())
             if policy == "fail":
                 raise RunError(
                     f"too few clients at simulated time {clock.now!r} s: {found} are online and "
@@ -142,7 +156,7 @@ class SynchronousPacing:
             yield server.somebody_comes()
             yield clock.at(clock.now, Rank.DISPATCH)
 
-    def _close(self, current: Round, tasks: list[Participation], started_s: float) -> None:
+    def _close(self, current: Round, tasks: list[Contribution], started_s: float) -> None:
         server, section = self._server, self._section
         current.closed = True
         taken, surplus = current.arrived[: current.wanted], current.arrived[current.wanted :]
@@ -153,7 +167,7 @@ class SynchronousPacing:
             for p in tasks:
                 if p.outcome is None and p not in current.arrived:
                     server.cancel(p, outcome)
-        if len(taken) < section.quorum(len(tasks)):
+        if len(taken) < section.quorum(current.wanted, len(tasks)):
             for p in taken:
                 server.dismiss(p, Outcome.DISCARDED)
             server.log("round_failed", version=server.version, updates=len(taken))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import pdist, squareform
 
 from emulator.errors import ScenarioError
 
@@ -227,6 +228,61 @@ def _means(group: Floats, held: int, candidates: Floats, samples: Floats) -> Flo
     share = np.divide(samples, both, out=np.zeros_like(both), where=both > 0)[:, None]
     means: Floats = (1.0 - share) * group + share * candidates
     return means
+
+
+def place_at_random(
+    groups: list[list[int]], samples: Sequence[int], limits: Limits, clients: Sequence[int],
+    rng: np.random.Generator,
+) -> list[list[int]]:  # fmt: skip
+    """``groups`` and, in shuffled order, ``clients`` of whose data nothing is known: they make
+    superclients of their own, and those left over are dealt to all, as everywhere."""
+    found = _Groups(samples, limits, [list(group) for group in groups])
+    for client in rng.permutation(clients).tolist():
+        found.add(client)
+    return found.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How well one superclient stands for all data. Distances are Euclidean, between shares of
+    samples by class: ``intra`` the mean over pairs of its own clients, ``inter`` the mean to the
+    other superclients; None where there is no pair, or data are only declared."""
+
+    members: list[int]
+    samples: int
+    balance: float | None
+    covered: float | None
+    intra: float | None
+    inter: float | None
+
+
+def quality(
+    groups: Sequence[list[int]], samples: Sequence[int], labels: NDArray[np.int64] | None
+) -> list[Quality]:
+    """Of every superclient; ``labels`` [all clients, classes] counts samples."""
+    if labels is None:
+        return [Quality(g, sum(samples[c] for c in g), None, None, None, None) for g in groups]
+    counts = np.array([labels[group].sum(0) for group in groups])
+    between = squareform(pdist(_shares(counts)))
+    found = []
+    for number, group in enumerate(groups):
+        pairs = pdist(_shares(labels[group]))
+        others = np.delete(between[number], number)
+        found.append(
+            Quality(
+                group, int(counts[number].sum()), balance_ratio(counts[number]),
+                covered_classes(counts[number]), float(pairs.mean()) if len(pairs) else None,
+                float(others.mean()) if len(others) else None,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _shares(counts: NDArray[np.int64]) -> Floats:
+    """Each row [classes] as shares; zeros where it is empty."""
+    totals = counts.sum(1, keepdims=True)
+    shares: Floats = np.divide(counts, totals, out=np.zeros(counts.shape), where=totals > 0)
+    return shares
 
 
 def balance_ratio(counts: NDArray[np.int64]) -> float:

@@ -1,36 +1,51 @@
-"""The star: every client trains alone, from the server's model.
-
-The visit key of a training is (version, how many tasks of this client started from that version
-and were reported or are still under way before this one): a lost task shifts nobody's draws, and
-two tasks never share a stream.
-"""
+"""The star: every client trains alone, from the server's model."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from emulator.federation.structure.visits import Visits
+from emulator.federation.tasks import Tasks
+from emulator.learning_interface import Learner
+from emulator.simulation.devices import Work
+from emulator.simulation.participation import Outcome, Participation, Terms
+
 
 class Star:
-    """Counts visits; a client's count starts anew with every version it starts from."""
+    """See the module. ``work(client)`` is what one task computes."""
 
-    def __init__(self, *, queueing: bool = False) -> None:
-        self._visits: dict[int, tuple[int, int]] = {}
-        self._queueing = queueing
+    contributor = "client"
 
-    def visit(self, client: int, version: int) -> tuple[int, int]:
-        """The visit key of a task that starts now."""
-        last_version, count = self._visits.get(client, (version, 0))
-        if last_version != version:
-            count = 0
-        self._visits[client] = (version, count + 1)
-        return version, count
+    def __init__(self, tasks: Tasks, learner: Learner, work: Callable[[int], Work]) -> None:
+        self.candidates = tasks.population
+        self._tasks = tasks
+        self._learner = learner
+        self._work = work
+        self._visits = Visits(queueing=tasks.population.queueing)
+        tasks.on_unreported = self._unreported
 
-    def lost(self, client: int, version: int) -> None:
-        """A task was not reported: its place in the count is free again.
+    def _unreported(self, p: Participation) -> None:
+        self._visits.lost(p.client, p.version)
 
-        Where tasks of a client queue, a later one may hold the next place already; there a lost
-        task keeps its own.
-        """
-        if self._queueing:
-            return
-        last_version, count = self._visits.get(client, (version, 0))
-        if last_version == version and count > 0:
-            self._visits[client] = (version, count - 1)
+    def dispatch(self, client: int, version: int, server: Any, terms: Terms) -> Participation:
+        """A task of ``client``; it starts now, or when its device is free."""
+        tasks, visit = self._tasks, self._visits.visit(client, version)
+        update, state = self._learner.train(server, tasks.states.get(client), client, visit)
+        p = tasks.make(client, version, update, state, self._work(client), terms)
+        tasks.start(p)
+        return p
+
+    def accept(self, p: Participation) -> None:
+        """The upload counts: the client's own state advances."""
+        p.outcome = Outcome.REPORTED
+        if p.state is not None:
+            self._tasks.states[p.client] = p.state
+
+    def cancel(self, p: Participation, outcome: Outcome) -> None:
+        """Tell the client to stop."""
+        self._tasks.participations.cancel(p, outcome)
+
+    def close(self, p: Participation) -> None:
+        """The outcome is final."""
+        self._tasks.close(p)

@@ -33,6 +33,7 @@ from emulator.learning.operations import (
     TrainConfig,
     Workbench,
 )
+from emulator.learning.pretraining import PretrainConfig
 
 _KEPT = 4
 """How many received inputs a worker keeps."""
@@ -66,7 +67,7 @@ class Processes:
 
         def enqueue(position: int) -> None:
             operation = operations[position]
-            if operation.kind in ("train", "evaluate", "evaluate_clients"):
+            if operation.kind in ("train", "pretrain", "evaluate", "evaluate_clients"):
                 heapq.heappush(ready, (-self._cost(operation), position))
             else:
                 local.append(position)
@@ -116,7 +117,7 @@ class Processes:
     def _cost(self, operation: Operation) -> float:
         """Samples to go through: the longest first, so that workers end together."""
         config = operation.config
-        if isinstance(config, TrainConfig):
+        if isinstance(config, TrainConfig | PretrainConfig):
             return len(self._bench.partition[config.client])
         if isinstance(config, EvaluateClientsConfig):
             assert self._bench.client_test is not None
@@ -136,8 +137,9 @@ class _Worker:
     def __init__(self, bench: Workbench, number: int) -> None:
         context = multiprocessing.get_context("forkserver")
         self.connection, theirs = context.Pipe()
-        for tensor in (bench.train_x, bench.train_y, bench.test_x, bench.test_y):
-            tensor.share_memory_()  # type: ignore[no-untyped-call]
+        held_out = bench.exemplars or ()
+        for tensor in (bench.train_x, bench.train_y, bench.test_x, bench.test_y, *held_out):
+            tensor.share_memory_()
         self.process = context.Process(
             target=_work,
             args=(
@@ -149,6 +151,7 @@ class _Worker:
                 bench.test_y,
                 bench.partition,
                 bench.client_test,
+                bench.exemplars,
             ),
             name=f"fedclock-worker-{number}",
             daemon=True,
@@ -220,6 +223,7 @@ def _work(
     test_y: torch.Tensor,
     partition: Any,
     client_test: Any,
+    exemplars: Any,
 ) -> None:
     """A worker's life: receive an operation, run it, send the result; end when nobody is there."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -228,7 +232,7 @@ def _work(
 
     # The model came through shared memory, and every worker got the same one: a copy to work in.
     layout = Layout(copy.deepcopy(model), torch.device("cpu"))
-    bench = Workbench(layout, train_x, train_y, test_x, test_y, partition, client_test)
+    bench = Workbench(layout, train_x, train_y, test_x, test_y, partition, client_test, exemplars)
     kept: OrderedDict[str, Tensors] = OrderedDict()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""``local`` and ``federation``: how clients train, and the axes of the federation."""
+"""``federation``: the axes."""
 
 from __future__ import annotations
 
@@ -10,34 +10,25 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from emulator.scenario.schema.base import Count, Kind, NonNegative, Positive, Section, Whole
+from emulator.scenario.schema.structure import Star, Superclients
 from emulator.scenario.units import NonNegativeBytes, PositiveSeconds
-
-
-class Sgd(Section):
-    kind: Literal["sgd"]
-    lr: Positive
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: NonNegative = 0.0
-
-
-class Local(Section):
-    """``epochs`` over the client's data, or exactly ``steps`` full batches."""
-
-    epochs: Count | None = None
-    steps: Count | None = None
-    batch_size: Count
-    optimizer: Annotated[Sgd, Field()]
-    short_clients: Literal["train", "pad", "skip"] = "train"
-
-    @model_validator(mode="after")
-    def _one_length(self) -> Local:
-        if (self.epochs is None) == (self.steps is None):
-            raise ValueError("say either epochs or steps, one of them")
-        return self
-
 
 InFlight = Annotated[int, Field(ge=1, le=10_000_000)]
 RoundTime = PositiveSeconds | Literal["none"]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+def one_of(**given: object) -> None:
+    """Raise ValueError unless one of two keys is given."""
+    if sum(value is not None for value in given.values()) != 1:
+        raise ValueError(f"say either {' or '.join(given)}, one of them")
+
+
+def share_of(n: int, number: int | None, fraction: float | None) -> int:
+    """``number``, or max(floor(fraction × n), 1) of the decimal product."""
+    if number is not None:
+        return number
+    return max(int(Decimal(repr(fraction)) * n), 1)
 
 
 class DeadlineStep(Section):
@@ -100,7 +91,8 @@ class QuantileDeadline(Section):
 
 
 class Synchronous(Section):
-    """Rounds that wait for ``participants`` updates.
+    """Rounds that wait for ``participants`` updates, or for that ``fraction`` of all who may be
+    asked: max(floor(fraction × n), 1).
 
     ``deadline``: a duration, 'none', {kind: schedule, steps: [{from_round, deadline}, …]} or
     {kind: quantile, q, of_last, initial, times, at_least, at_most}. A round fails with fewer than
@@ -111,7 +103,8 @@ class Synchronous(Section):
     """
 
     kind: Literal["synchronous"]
-    participants: Count
+    participants: Count | None = None
+    fraction: Fraction | None = None
     over_commitment: Annotated[float, Field(ge=1)] = 1.0
     deadline: RoundTime | Annotated[ScheduledDeadline | QuantileDeadline, Kind]
     min_updates: Count = 1
@@ -120,10 +113,13 @@ class Synchronous(Section):
     too_few: Literal["wait", "proceed", "fail"] = "wait"
     weights: Literal["samples", "uniform"] = "samples"
 
-    @property
-    def asked(self) -> int:
+    def wanted(self, n: int) -> int:
+        """How many updates a round waits for, where ``n`` may be asked."""
+        return share_of(n, self.participants, self.fraction)
+
+    def asked(self, n: int) -> int:
         """floor(participants × over_commitment), of the decimal product."""
-        return int(Decimal(self.participants) * Decimal(repr(self.over_commitment)))
+        return int(Decimal(self.wanted(n)) * Decimal(repr(self.over_commitment)))
 
     @property
     def always_ends(self) -> bool:
@@ -135,14 +131,19 @@ class Synchronous(Section):
             return deadline.initial != "none"
         return deadline != "none"
 
-    def quorum(self, asked: int) -> int:
-        """The updates without which a round that asked so many clients fails.
+    def quorum(self, wanted: int, asked: int) -> int:
+        """The updates without which a round that waits for ``wanted`` of ``asked`` fails.
 
         ``target_ratio``: ceil of the decimal product.
         """
         if self.target_ratio is None:
             return self.min_updates
-        return math.ceil(Decimal(repr(self.target_ratio)) * min(self.participants, asked))
+        return math.ceil(Decimal(repr(self.target_ratio)) * min(wanted, asked))
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Synchronous:
+        one_of(participants=self.participants, fraction=self.fraction)
+        return self
 
     @model_validator(mode="after")
     def _one_quorum(self) -> Synchronous:
@@ -151,7 +152,7 @@ class Synchronous(Section):
                 "min_updates and target_ratio both say when a round fails, one as a number and "
                 "one as a share: say one of them"
             )
-        if self.min_updates > self.participants:
+        if self.participants is not None and self.min_updates > self.participants:
             raise ValueError(
                 f"min_updates is {self.min_updates}, more than the {self.participants} participants"
             )
@@ -230,6 +231,47 @@ class Asynchronous(Section):
         return "samples"
 
 
+class FedSeqInter(Section):
+    """FedSeqInter (Zaccone et al. 2022): models walk from superclient to superclient, each on its
+    own, and are averaged now and then. Structure: superclients.
+
+    So many ``walkers``, or max(floor(fraction × superclients), 1). A walker leaves a superclient
+    for one that is drawn at random among those that host no walker and have a member online; while
+    there is none it stays parked. Modes: ``lockstep``: all hop together, when the slowest chain is
+    over, and every ``hops`` rounds are averaged. ``free_hops``: each hops when it is ready, parks
+    after ``hops`` hops, and the average is taken when all are parked. ``free_quota``: the average
+    is taken after walkers × ``hops`` hops in all, of the models that the server holds; chains under
+    way are cancelled. ``merge``: no barrier: after ``hops`` hops a walker merges alone,
+    w ← (1 − α s(τ)) w + α s(τ) w_i with α = ``mixing`` and τ the merges since it set out, and goes
+    on from w. ``hops`` is the number of superclients unless said otherwise. In an average a model
+    weighs as many samples as it has seen since the last one.
+    """
+
+    kind: Literal["fedseqinter"]
+    mode: Literal["lockstep", "free_hops", "free_quota", "merge"]
+    walkers: Count | None = None
+    fraction: Fraction | None = None
+    hops: Count | None = None
+    mixing: Annotated[float, Field(gt=0, le=1)] | None = None
+    staleness: Staleness | None = None
+    weights: Literal["samples", "uniform"] = "samples"
+
+    def wanted(self, n: int) -> int:
+        """How many walkers there are among ``n`` superclients."""
+        return share_of(n, self.walkers, self.fraction)
+
+    @model_validator(mode="after")
+    def _of_its_mode(self) -> FedSeqInter:
+        one_of(walkers=self.walkers, fraction=self.fraction)
+        if self.mode == "merge" and self.mixing is None:
+            raise ValueError("mode: merge needs mixing, the α of its merges, such as 0.6")
+        if self.mode != "merge" and not (self.mixing is None and self.staleness is None):
+            raise ValueError(
+                f"mixing and staleness go with mode: merge; mode '{self.mode}' averages"
+            )
+        return self
+
+
 class RandomSelection(Section):
     """Uniform among the clients that are online; ``busy: queue`` also asks those at work,
     whose new task then waits its turn on the device."""
@@ -242,12 +284,6 @@ class AllSelection(Section):
     """Everyone who is online and idle."""
 
     kind: Literal["all"]
-
-
-class Star(Section):
-    """Every client trains alone, from the server's model."""
-
-    kind: Literal["star"]
 
 
 class Plain(Section):
@@ -274,10 +310,15 @@ class Scaffold(Section):
 class FedDyn(Section):
     """A dynamic regularizer (Acar et al. 2021, as in the paper): clients minimize
     F_k(w) − ⟨∇_k, w⟩ + (alpha/2)·‖w − w_global‖² and keep ∇_k. The server's step is its own, with
-    the plain mean of the models: server_optimizer stays {kind: average}, weights are uniform."""
+    the plain mean of the models: server_optimizer stays {kind: average}, weights are uniform.
+
+    In a superclient the model of the client before stands for w_global, and ``normaliser`` says
+    whether h, which sums over superclients, is divided by the number of all clients (as the
+    authors' code does) or by that of all superclients."""
 
     kind: Literal["feddyn"]
     alpha: Positive
+    normaliser: Literal["clients", "superclients"] = "clients"
 
 
 class Average(Section):
@@ -358,9 +399,9 @@ class Federation(Section):
     like others. A mini-batch of one sample is normalized by the running statistics.
     """
 
-    pacing: Annotated[Synchronous | Buffered | Asynchronous, Kind]
+    pacing: Annotated[Synchronous | Buffered | Asynchronous | FedSeqInter, Kind]
     selection: Annotated[RandomSelection | AllSelection, Kind] = RandomSelection(kind="random")
-    structure: Annotated[Star, Field()] = Star(kind="star")
+    structure: Annotated[Star | Superclients, Kind] = Star(kind="star")
     objective: Annotated[Plain | FedProx | Scaffold | FedDyn, Kind] = Plain(kind="plain")
     server_optimizer: Annotated[
         Average | FedAvgM | FedAdagrad | FedAdam | FedYogi | QFedAvg, Kind

@@ -15,12 +15,15 @@ from emulator.scenario.schema.federation import (
     ConstantStaleness,
     FedDyn,
     Federation,
-    Local,
+    FedSeqInter,
     QFedAvg,
     RandomSelection,
     Scaffold,
     Synchronous,
 )
+from emulator.scenario.schema.local import Local
+from emulator.scenario.schema.structure import Star
+from emulator.scenario.schema.superclient_rules import not_with_superclients
 from emulator.scenario.schema.system import (
     Always,
     FedScaleAvailability,
@@ -64,24 +67,34 @@ class EveryTime(Section):
     sim_time: PositiveSeconds
 
 
+class EveryHops(Section):
+    hops: Count
+
+
+_MEASURES = ("versions", "sim_time", "hops")
+
+
 def _every_kind(value: Any) -> str:
     keys = value if isinstance(value, dict) else type(value).model_fields
-    return "sim_time" if "sim_time" in keys else "versions"
+    return next((measure for measure in _MEASURES[1:] if measure in keys), "versions")
 
 
 def _one_measure(value: Any) -> Any:
-    if isinstance(value, EveryVersions | EveryTime):
+    if isinstance(value, EveryVersions | EveryTime | EveryHops):
         return value
     if not isinstance(value, dict):
         raise ValueError("must be a mapping such as {versions: 5} or {sim_time: 10 min}")
-    if len(value.keys() & {"versions", "sim_time"}) != 1:
-        found = ", ".join(value) or "neither"
-        raise ValueError(f"say either versions or sim_time, one of them; found {found}")
+    if len(value.keys() & set(_MEASURES)) != 1:
+        found = ", ".join(value) or "none"
+        raise ValueError(f"say either versions, sim_time or hops, one of them; found {found}")
     return value
 
 
 class Evaluation(Section):
     """The global model on the test set: every so many versions, or so much simulated time.
+
+    With pacing fedseqinter also every so many ``hops`` of all walkers; between two averages what
+    is measured is the one that would be taken now (``merge``: the server's model).
 
     ``clients``: the same model on each client's own test samples (``task.client_test``, or those
     of natural data), never, once at the end, or whenever the test set is. It adds no simulated
@@ -89,7 +102,9 @@ class Evaluation(Section):
     """
 
     every: Annotated[
-        Annotated[EveryVersions, Tag("versions")] | Annotated[EveryTime, Tag("sim_time")],
+        Annotated[EveryVersions, Tag("versions")]
+        | Annotated[EveryTime, Tag("sim_time")]
+        | Annotated[EveryHops, Tag("hops")],
         Discriminator(_every_kind),
         BeforeValidator(_one_measure),
     ]
@@ -166,14 +181,14 @@ def refuse_nonsense(scenario: Scenario) -> None:
             "is tested on; say task.client_test: 0.2, or take natural data with partition natural"
         )
     if isinstance(pacing, Synchronous):
-        if pacing.participants > n:
-            wrong.append(
-                f"federation.pacing.participants is {pacing.participants}, more than {n} clients"
-            )
-        elif pacing.asked > n and pacing.too_few != "proceed":
+        in_star = isinstance(scenario.federation.structure, Star)
+        wanted, asked = pacing.wanted(n), pacing.asked(n)
+        if wanted > n:
+            wrong.append(f"federation.pacing.participants is {wanted}, more than {n} clients")
+        elif asked > n and pacing.too_few != "proceed" and in_star:
             wrong.append(
                 "federation.pacing.over_commitment: "
-                f"floor({pacing.participants} × {pacing.over_commitment}) = {pacing.asked} clients "
+                f"floor({wanted} × {pacing.over_commitment}) = {asked} clients "
                 f"are asked each round, more than the {n} there are; lower over_commitment or say "
                 "too_few: proceed"
             )
@@ -182,7 +197,8 @@ def refuse_nonsense(scenario: Scenario) -> None:
                 "federation.selection: 'all' asks everyone: over_commitment has nothing to add"
             )
     if isinstance(pacing, Buffered | Asynchronous):
-        if isinstance(selection, AllSelection) and pacing.in_flight != n:
+        in_star = isinstance(scenario.federation.structure, Star)
+        if isinstance(selection, AllSelection) and pacing.in_flight != n and in_star:
             wrong.append(
                 f"federation.selection: 'all' keeps all {n} clients at work: in_flight must be "
                 f"{n}, not {pacing.in_flight}"
@@ -210,6 +226,7 @@ def refuse_nonsense(scenario: Scenario) -> None:
             "would start from a state of its client that is out of date; say busy: exclude"
         )
     wrong.extend(_not_with_feddyn(scenario.federation))
+    wrong.extend(not_with_superclients(scenario))
     if isinstance(scenario.federation.server_optimizer, QFedAvg) and isinstance(
         scenario.federation.objective, Scaffold
     ):
@@ -232,6 +249,11 @@ def refuse_nonsense(scenario: Scenario) -> None:
     if isinstance(system.availability, FedScaleAvailability):
         wrong.extend(_not_with_cursor(scenario, system.availability))
     every = scenario.evaluation.every
+    if isinstance(every, EveryHops) and not isinstance(pacing, FedSeqInter):
+        wrong.append(
+            f"evaluation.every.hops goes with pacing 'fedseqinter', and this is '{pacing.kind}'; "
+            "say versions or sim_time"
+        )
     if isinstance(every, EveryTime) and scenario.stop.sim_time > MOST_EVALUATIONS * every.sim_time:
         wrong.append(
             f"evaluation.every.sim_time: every {every.sim_time} s makes more than "

@@ -270,7 +270,8 @@ def _kinds(dataset: Section) -> str:
 
 class Task(Section):
     """``client_test`` sets that fraction of each client's samples aside to test on that client;
-    natural clients have test samples of their own instead."""
+    natural clients have test samples of their own instead. ``exemplars``: so many test samples of
+    each class are held out for FedSeq's approximator 'conf'; no method is evaluated on them."""
 
     dataset: Annotated[
         Digits
@@ -293,6 +294,7 @@ class Task(Section):
         | None
     ) = None
     client_test: Share | None = None
+    exemplars: Count | None = None
     model: Annotated[
         Logistic
         | Mlp
@@ -361,6 +363,13 @@ class Task(Section):
                 else "natural clients have the test samples of the data set (test_fraction)"
             )
             raise ValueError(f"client_test: {reason}; leave client_test out")
+        if self.exemplars is not None and (declared or natural):
+            reason = (
+                "dataset 'declared' has no test samples"
+                if declared
+                else "the test samples of natural clients are their own"
+            )
+            raise ValueError(f"exemplars: {reason}; leave exemplars out")
         holders = getattr(self.partition, "holders", None)
         if holders is not None and holders > self.clients:
             raise ValueError(f"partition.holders is {holders}, more than {self.clients} clients")

@@ -1,0 +1,202 @@
+"""How superclients come about: pre-training on the clock, then grouping (FedSeq, section III).
+
+Every client trains for some epochs from a common model, and from what its model tells of its data
+(ψ, in the learning plane) clients are put together (φ and τ, in ``grouping``). The paper does not
+count what this costs; here every client is asked as soon as it may be, again where it was lost, and
+its time and bytes are those of any other task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
+
+from emulator.federation.structure.grouping import (
+    Grouping,
+    Limits,
+    greedy_grouping,
+    kmeans_grouping,
+    place_at_random,
+    quality,
+    random_grouping,
+)
+from emulator.federation.structure.superclients import Superclients
+from emulator.federation.tasks import Tasks
+from emulator.learning_interface import Learner
+from emulator.random_streams import generator
+from emulator.scenario import schema
+from emulator.simulation.clock import Call, Rank
+from emulator.simulation.devices import Work
+from emulator.simulation.participation import Outcome, Participation, Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Those who are to be grouped, by number, and what they hold: ``samples`` [all clients], and
+    ``labels`` [all clients, classes] by class, or None where data are only declared."""
+
+    numbers: Sequence[int]
+    samples: Sequence[int]
+    labels: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What pre-training takes: ``work(client)``, and the bytes of its two messages."""
+
+    work: Callable[[int], Work]
+    down_bytes: int
+    up_bytes: int
+
+
+class Formation:
+    """See the module; ``cost`` is None where clients are grouped at random, and not asked."""
+
+    def __init__(
+        self, section: schema.Superclients, root_seed: int, clients: Clients, cost: Cost | None,
+        tasks: Tasks, learner: Learner, superclients: Superclients, formed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._section = section
+        self._clients = clients
+        self._cost = cost
+        self._tasks = tasks
+        self._learner = learner
+        self._superclients = superclients
+        self._formed = formed
+        self._rng = generator(root_seed, "superclients")
+        self._handles: dict[int, Sequence[Any]] = {}
+        self._missing = set(clients.numbers)
+        self._at_work: dict[int, Participation] = {}
+        self._check_in: Call | None = None
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Ask everybody; or, where nothing is to be waited for, form the superclients now."""
+        clock, pretraining = self._tasks.clock, self._section.pretraining
+        if self._cost is None:
+            clock.at(clock.now, Rank.DISPATCH, action=self._form)
+            return
+        assert pretraining is not None
+        if pretraining.absent == "free":
+            for client in self._clients.numbers:
+                self._handles[client] = self._learner.pretrain(client)
+            self._missing.clear()
+            clock.at(clock.now, Rank.DISPATCH, action=self._form)
+            return
+        self._log("pretraining", clients=len(self._missing), epochs=pretraining.epochs)
+        if pretraining.deadline is not None:
+            clock.at(pretraining.deadline, Rank.DEADLINE, action=self._time_is_up)
+        clock.at(clock.now, Rank.DISPATCH, action=self._ask)
+
+    def _log(self, event: str, **fields: Any) -> None:
+        self._tasks.recorder.event(self._tasks.clock.now, event, "server", **fields)
+
+    # --- pre-training ---------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        """Ask all who are still missing and may be asked; the others at the next check-in."""
+        if self._is_over:
+            return
+        tasks, cost = self._tasks, self._cost
+        assert cost is not None
+        terms = Terms(cost.down_bytes, cost.up_bytes, self._uploaded, self._lost)
+        for client in tasks.population.all_available().tolist():
+            if client in self._missing and client not in self._at_work:
+                self._handles[client] = handles = self._learner.pretrain(client)
+                p = tasks.make(client, 0, handles[0], None, cost.work(client), terms)
+                p.phase = "pretraining"
+                self._at_work[client] = p
+                tasks.start(p)
+        if self._check_in is None and len(self._missing) > len(self._at_work):
+            self._check_in = tasks.population.at_next_check_in(self._checked_in)
+
+    def _checked_in(self) -> None:
+        self._check_in = None
+        self._ask()
+
+    def _uploaded(self, p: Participation) -> None:
+        del self._at_work[p.client]
+        self._missing.discard(p.client)
+        p.outcome, p.staleness = Outcome.REPORTED, 0
+        self._tasks.close(p)
+        if not self._missing:
+            self._end()
+
+    def _lost(self, p: Participation) -> None:
+        if not self._is_over:
+            del self._at_work[p.client]
+            self._tasks.clock.soon(Rank.DISPATCH, 0, self._ask)
+
+    def _time_is_up(self) -> None:
+        if self._is_over:
+            return
+        for p in list(self._at_work.values()):
+            if p.outcome is None:
+                self._tasks.participations.cancel(p, Outcome.CANCELLED)
+        self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._tasks.clock.at(self._tasks.clock.now, Rank.DISPATCH, action=self._form)
+
+    # --- grouping -------------------------------------------------------------------------------
+
+    def _form(self) -> None:
+        clients, section = self._clients, self._section
+        limits = Limits(section.grouping.min_samples, section.grouping.max_clients)
+        seen = [client for client in clients.numbers if client not in self._missing]
+        unseen = sorted(self._missing) if self._cost is not None else []
+        if self._cost is None:
+            seen = list(clients.numbers)
+        found = Grouping([])
+        if sum(clients.samples[client] for client in seen) >= limits.min_samples or not unseen:
+            found = self._grouping(seen, limits)
+        else:
+            unseen = list(clients.numbers)  # too few to make one superclient of
+        if unseen:
+            found.groups = place_at_random(found.groups, clients.samples, limits, unseen, self._rng)
+        self._log(
+            "superclients", groups=found.groups, unseen=len(unseen), scores=found.scores,
+            scores_below=found.scores_below,
+        )  # fmt: skip
+        self._tasks.recorder.superclients(quality(found.groups, clients.samples, clients.labels))
+        self._superclients.groups = found.groups
+        if section.pretraining is not None and self._learner.learns:
+            for number, epoch in enumerate(section.pretraining.similarity, start=1):
+                cosines = self._learner.similarity([self._handles[c][number] for c in seen])
+                self._tasks.recorder.similarity(epoch, seen, cosines)
+        self._handles.clear()
+        self._formed()
+
+    def _grouping(self, seen: list[int], limits: Limits) -> Grouping:
+        samples = [self._clients.samples[client] for client in seen]
+        section = self._section.grouping
+        if self._cost is None or not self._learner.learns:
+            found = random_grouping(samples, limits, self._rng)
+        else:
+            sent = [self._handles[client][0] for client in seen]
+            vectors = np.array(self._learner.representers(sent))
+            if isinstance(section, schema.GreedyGrouping):
+                found = greedy_grouping(
+                    samples, limits, vectors, section.metric, self._rng, first=section.first,
+                    merge=section.merge,
+                )  # fmt: skip
+            else:
+                found = kmeans_grouping(samples, limits, self._clusters(vectors), self._rng)
+        found.groups = [[seen[position] for position in group] for group in found.groups]
+        return found
+
+    def _clusters(self, vectors: NDArray[np.float64]) -> list[int]:
+        """As many clusters as there are classes, as the authors' code has it."""
+        assert self._clients.labels is not None
+        k = min(self._clients.labels.shape[1], len(np.unique(vectors, axis=0)))
+        with threadpool_limits(limits=1):
+            kmeans = KMeans(k, n_init=10, random_state=int(self._rng.integers(2**31)))
+            clusters: list[int] = kmeans.fit_predict(vectors).tolist()
+        return clusters

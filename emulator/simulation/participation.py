@@ -1,0 +1,105 @@
+"""What is known of one client's one task, and how it can end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from emulator.simulation.clock import Call
+from emulator.simulation.network import Flow
+
+NEVER = math.nan
+
+
+class Outcome(StrEnum):
+    """How a participation ended; every dispatch ends in exactly one of these."""
+
+    __hash__ = str.__hash__  # Enum's own is written in Python
+
+    REPORTED = "reported"
+    LATE = "late"
+    DISCARDED = "discarded"
+    CANCELLED = "cancelled"
+    DROPPED_DOWNLOAD = "dropped_download"
+    DROPPED_TRAINING = "dropped_training"
+    DROPPED_UPLOAD = "dropped_upload"
+    IN_FLIGHT = "in_flight"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the tasks of a round, or of a run, have in common: message sizes, and who hears of
+    the end (the upload, where there is one) and of the loss."""
+
+    down_bytes: int
+    up_bytes: int
+    on_upload: Callable[[Any], None]
+    on_loss: Callable[[Any], None]
+
+
+class Participation:
+    """What is known of one task. Times are simulated seconds, NaN when they never came.
+
+    ``update`` and ``state`` are handles of the learning plane: the update, and the client's own
+    state after it. ``fails_at`` below 1 is the fraction of its training at which the task is lost.
+
+    A task in a chain of clients may be without a server at either end. ``source`` is the client
+    that the model comes from: another, whose link and seconds are lent by its own task
+    ``sender``, or the client itself, which has it already. One that does not ``uploads`` ends with
+    its training; what it hands on to others later is ``lent_bytes``.
+    """
+
+    # Class-level: a task sets only what happens to it. Tasks come by the million.
+    fails_at = 1.0
+    phase = "training"
+    chain: int | None = None
+    ring_pass: int | None = None
+    source: int | None = None
+    sender: Participation | None = None
+    uploads = True
+    lent_bytes = 0.0
+    begun_s = NEVER
+    downloaded_s = NEVER
+    training_ends_s = NEVER
+    trained_s = NEVER
+    uploaded_s = NEVER
+    ended_s = NEVER
+    bytes_down: float = 0
+    bytes_up: float = 0
+    busy_s = 0.0
+    outcome: Outcome | None = None
+    staleness: int | None = None
+    closed = False
+    timer: Call | None = None
+    offline_timer: Call | None = None
+    flow: Flow | None = None
+
+    def __init__(
+        self,
+        task: int,
+        client: int,
+        version: int,
+        samples: int,
+        training_s: float,
+        terms: Terms,
+        update: Any,
+        state: Any,
+        dispatched_s: float,
+    ) -> None:
+        self.task = task
+        self.client = client
+        self.version = version
+        self.samples = samples
+        self.training_s = training_s
+        self.terms = terms
+        self.update = update
+        self.state = state
+        self.dispatched_s = dispatched_s
+
+    @property
+    def records(self) -> tuple[Participation]:
+        """The tasks that it is made of, as a contribution of its own: itself."""
+        return (self,)

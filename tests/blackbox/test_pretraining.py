@@ -1,0 +1,182 @@
+"""How superclients come about: what pre-training takes, who is waited for, how they are grouped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Config, Lab, RunFiles, digits, links, synchronous
+
+CLASSIFIER_BYTES = 4 * 640
+"""The weights of digits' logistic regression, 64 × 10; with the biases the model has 650."""
+MODEL_BYTES = 4 * 650
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def formed(grouping: Config, approximator: Config, clients: int = 12, **pretraining: Any) -> Config:
+    """Clients of one class each (but for two that have two), which train 5 s."""
+    sessions = pretraining.pop("sessions", None)
+    config = digits(clients, synchronous(1), versions=1)
+    config["task"]["partition"] = {"kind": "shards"}
+    config["task"]["exemplars"] = 3
+    config["system"]["network"] = links(down="1 MB/s", up="1 MB/s")
+    config["system"].update(on_offline="drop", drop_notice="at_once")
+    if sessions is not None:
+        config["system"]["availability"] = {
+            "kind": "scripted", "sessions": sessions, "period": 1000.0, "at_end": "wrap",
+        }  # fmt: skip
+    config["federation"]["structure"] = {
+        "kind": "superclients", "hop": "p2p", "absent": {"kind": "wait"},
+        "grouping": {"min_samples": 200, **grouping}, "approximator": approximator,
+        "pretraining": {"epochs": 2, "absent": "wait_all", **pretraining},
+    }  # fmt: skip
+    return config
+
+
+def pretrained(run: RunFiles) -> list[dict[str, str]]:
+    return [row for row in run.table("updates") if row["phase"] == "pretraining"]
+
+
+KL = {"kind": "greedy", "metric": "kl"}
+CONF = {"kind": "conf"}
+
+
+def test_what_pretraining_takes(lab: Lab) -> None:
+    """Everyone trains at once: down, 5 s, up; then the first round begins. Scripted times are those
+    of a task, whatever its epochs."""
+    run = lab.run(formed(KL, CONF))
+    rows = pretrained(run)
+    assert len(rows) == 12
+    assert {row["outcome"] for row in rows} == {"reported"}
+    assert {(row["bytes_down"], row["bytes_up"]) for row in rows} == {
+        (str(MODEL_BYTES), str(MODEL_BYTES))
+    }
+    took_s = 5.0 + 2 * MODEL_BYTES / 1e6
+    assert run.of("round")[0]["t"] == pytest.approx(took_s)
+    # The first version pays for it: 12 transfers of its own each way, and one of the round's.
+    versions = run.table("versions")[0]
+    assert (versions["bytes_down"], versions["bytes_up"]) == (str(13 * MODEL_BYTES),) * 2
+    assert float(versions["sim_time_s"]) > took_s
+    assert float(versions["round_duration_s"]) == pytest.approx(
+        float(versions["sim_time_s"]) - took_s
+    )
+
+
+def test_the_classifier_is_all_that_clf_sends(lab: Lab) -> None:
+    run = lab.run(formed({"kind": "greedy", "metric": "cosine"}, {"kind": "clf", "layers": 1}))
+    assert {row["bytes_up"] for row in pretrained(run)} == {str(CLASSIFIER_BYTES)}
+
+
+def test_who_is_not_there_is_waited_for(lab: Lab) -> None:
+    sessions: list[Any] = [[[0.0, 1000.0]]] * 11 + [[[100.0, 1000.0]]]
+    run = lab.run(formed(KL, CONF, sessions=sessions))
+    assert run.of("round")[0]["t"] == pytest.approx(105 + 2 * MODEL_BYTES / 1e6)
+
+
+def test_who_is_lost_is_asked_again(lab: Lab) -> None:
+    sessions: list[Any] = [[[0.0, 1000.0]]] * 11 + [[[0.0, 3.0], [50.0, 1000.0]]]
+    run = lab.run(formed(KL, CONF, sessions=sessions))
+    outcomes = [row["outcome"] for row in pretrained(run)]
+    assert (outcomes.count("reported"), outcomes.count("dropped_training")) == (12, 1)
+    assert run.of("round")[0]["t"] == pytest.approx(55 + 2 * MODEL_BYTES / 1e6)
+
+
+def test_after_the_deadline_the_unseen_are_placed_at_random(lab: Lab) -> None:
+    sessions: list[Any] = [[[0.0, 1000.0]]] * 10 + [[[100.0, 1000.0]], [[18.0, 1000.0]]]
+    config = formed(KL, CONF, sessions=sessions, absent="deadline", deadline=20.0)
+    run = lab.run(config)
+    formation = run.of("superclients")[0]
+    assert (formation["t"], formation["unseen"]) == (20.0, 2)
+    assert sorted(client for group in formation["groups"] for client in group) == list(range(12))
+    # Who was at work at the deadline was told to stop.
+    assert [row["client"] for row in pretrained(run) if row["outcome"] == "cancelled"] == ["11"]
+
+
+def test_free_pretraining_is_not_charged(lab: Lab) -> None:
+    """As the paper counts; the superclients are those of a run that pays."""
+    paid = lab.run(formed(KL, CONF), out="paid")
+    free = lab.run(formed(KL, CONF, absent="free"), out="free")
+    assert pretrained(free) == []
+    assert free.of("round")[0]["t"] == 0.0
+    assert free.of("superclients")[0]["groups"] == paid.of("superclients")[0]["groups"]
+
+
+@pytest.mark.parametrize(
+    ("grouping", "approximator"),
+    [
+        (KL, CONF), ({"kind": "greedy", "metric": "gini"}, CONF),
+        ({"kind": "greedy", "metric": "cosine"}, CONF),
+        ({"kind": "greedy", "metric": "euclidean"}, {"kind": "clf", "layers": 1}),
+        ({"kind": "kmeans"}, CONF), ({"kind": "kmeans"}, {"kind": "clf", "layers": 1}),
+    ],
+)  # fmt: skip
+def test_groups_are_more_diverse_than_by_chance(
+    lab: Lab, grouping: Config, approximator: Config
+) -> None:
+    """Clients of one class each, 8 a superclient: by what their models tell, more classes come
+    together than at random."""
+
+    def covered(config: Config, out: str) -> float:
+        shares = lab.run(config, out=out).column("superclients", "covered_classes")
+        return sum(map(float, shares)) / len(shares)
+
+    config = formed(grouping, approximator, clients=48)
+    config["federation"]["structure"]["pretraining"]["epochs"] = 10
+    by_models = covered(config, "models")
+    config["federation"]["structure"]["grouping"] = {"kind": "random", "min_samples": 200}
+    del config["federation"]["structure"]["approximator"]
+    del config["federation"]["structure"]["pretraining"]
+    by_chance = [covered({**config, "seed": seed}, f"chance{seed}") for seed in range(5)]
+    assert by_models > sum(by_chance) / len(by_chance) + 0.08
+
+
+def test_pretraining_is_shared_through_the_memo(lab: Lab) -> None:
+    first = lab.run(formed(KL, CONF), out="first")
+    config = formed({"kind": "greedy", "metric": "gini"}, CONF)
+    second = lab.run(config, "--memo", first.path, out="second")
+    assert first.manifest["host"]["by_operation_s"]["pretrain"] > 0
+    assert "pretrain" not in second.manifest["host"]["by_operation_s"]
+
+
+def test_nobody_is_evaluated_on_exemplars(lab: Lab) -> None:
+    """Digits' 359 test samples, less 3 of each of 10 classes; for a method without superclients
+    too."""
+    run = lab.run(formed(KL, CONF), out="superclients")
+    config = digits(12, synchronous(2), versions=1)
+    config["task"]["exemplars"] = 3
+    star = lab.run(config, out="star")
+    assert {*run.column("metrics", "n"), *star.column("metrics", "n")} == {"329"}
+
+
+def test_similarity_of_pretrained_models(lab: Lab) -> None:
+    """Models of clients of one class become less alike as they train; own classes stay closer."""
+    config = formed(KL, CONF, clients=20, epochs=8, similarity=[1, 8])
+    run = lab.run(config)
+    rows = run.table("similarity")
+    pairs = 20 * 19 // 2
+    assert len(rows) == 2 * pairs
+    early = [float(row["cosine"]) for row in rows if row["epoch"] == "1"]
+    late = [float(row["cosine"]) for row in rows if row["epoch"] == "8"]
+    assert sum(late) < sum(early)
+
+
+def test_timing_only_needs_a_stand_in(lab: Lab) -> None:
+    config = formed(KL, CONF)
+    said = lab.failed_run(config, "--timing-only")
+    assert "stand_in: random" in said
+    config["federation"]["structure"]["stand_in"] = "random"
+    run = lab.run(config, "--timing-only", out="stand-in")
+    # The clock is the same, and so are the bytes, as long as the groups are of the same sizes.
+    learned = lab.run(formed(KL, CONF), out="learned")
+    assert run.of("round")[0]["t"] == learned.of("round")[0]["t"]
+    assert len(pretrained(run)) == 12
+
+
+def test_too_few_linear_layers(lab: Lab) -> None:
+    said = lab.failed_run(formed({"kind": "kmeans"}, {"kind": "clf", "layers": 2}))
+    assert "layers is 2, and task.model has 1 Linear layers" in said
