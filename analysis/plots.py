@@ -46,7 +46,11 @@ def plot_time_to_accuracy(
     path = Path(path)
     if path.suffix not in (".pdf", ".png"):
         raise AnalysisError(f"{path}: a figure ends in .pdf or .png, not in {path.suffix!r}")
-    figure = time_to_accuracy_figure(runs, targets)
+    save_figure(time_to_accuracy_figure(runs, targets), path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure to ``path`` (.pdf or .png); ``AnalysisError`` where that cannot be done."""
     # Type 42 embeds TrueType fonts: publishers refuse matplotlib's default, Type 3. Without a
     # date in it, the same runs give the same PDF.
     metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
@@ -71,7 +75,7 @@ def time_to_accuracy_figure(
         raise AnalysisError(f"nothing to plot: no evaluation of the global model yet ({where})")
     targets = sorted(set(targets))
     longest_s = max(run.simulated_s for run in runs)
-    unit, unit_s = _time_unit(longest_s)
+    unit, unit_s = time_unit(longest_s)
     figure = Figure(figsize=(7.2, 4.0 + 0.36 * len(runs)), layout="constrained")
     axes = figure.add_subplot()
     lines = [_draw_run(axes, run, targets, unit_s, style=i) for i, run in enumerate(runs)]
@@ -82,9 +86,7 @@ def time_to_accuracy_figure(
     axes.set_xlabel(f"simulated time ({unit})")
     axes.set_ylabel("test accuracy")
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
-    axes.grid(color="0.92")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    style_axes(axes)
     title = runs[0].name if len(runs) == 1 else f"Time to accuracy of {len(runs)} runs"
     axes.set_title(textwrap.fill(title, LEGEND_WIDTH * 3 // 4), loc="left", parse_math=False)
     _draw_legend(figure, lines, runs, targets)
@@ -119,7 +121,15 @@ def _draw_run(axes: Axes, run: Run, targets: Sequence[float], unit_s: float, sty
     return line
 
 
-def _time_unit(longest_s: float) -> tuple[str, float]:
+def style_axes(axes: Axes) -> None:
+    """A pale grid behind what is drawn, and no frame above and at the right."""
+    axes.grid(color="0.92")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """The unit for an axis that goes up to so many simulated seconds, and the seconds in it."""
     return next((unit, unit_s) for unit, unit_s, up_to_s in TIME_UNITS if longest_s <= up_to_s)
 
 

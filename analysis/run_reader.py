@@ -43,7 +43,30 @@ TABLE_COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """The columns that never change their name; what else a file holds is not read."""
 
-TEXT_COLUMNS = frozenset({"cohort", "outcome", "entity", "split", "metric"})
+CHAIN_COLUMNS = ("phase", "chain", "ring_pass", "source")
+"""What ``updates.csv`` has beside in a run with superclients: all four, or none."""
+
+SUPERCLIENT_TABLES: dict[str, tuple[str, ...]] = {
+    "superclients.csv": (
+        "superclient", "clients", "samples", "balance_ratio", "covered_classes", "intra_distance",
+        "inter_distance", "members",
+    ),
+    "chains.csv": (
+        "chain", "walker", "superclient", "version", "dispatched_s", "uploaded_s", "outcome",
+        "staleness", "samples", "trainings", "left_out",
+    ),
+    "similarity.csv": ("epoch", "client", "other", "cosine"),
+}  # fmt: skip
+"""The tables that only a run with superclients has; each may be absent."""
+
+TEXT_COLUMNS = frozenset({"cohort", "outcome", "entity", "split", "metric", "phase", "members"})
+
+# A figure has no place for a row without these.
+FILLED_COLUMNS: dict[str, frozenset[str]] = {
+    "superclients.csv": frozenset({"superclient", "clients", "samples"}),
+    "chains.csv": frozenset({"chain", "superclient", "version", "dispatched_s"}),
+    "similarity.csv": frozenset({"epoch", "client", "other"}),
+}
 
 # Rows turned into arrays at a time. A million rows never stand in memory as Python strings, and
 # few enough live at once that Python's garbage collector does not walk through them (measured).
@@ -85,7 +108,10 @@ class Run:
 
     @cached_property
     def updates(self) -> Table:
-        """``updates.csv``: one row a participation; times are NaN where they never came."""
+        """``updates.csv``: one row a participation; times are NaN where they never came.
+
+        With superclients also ``CHAIN_COLUMNS``; ``source`` is NaN where the server sent the model.
+        """
         return read_table(self.directory / "updates.csv")
 
     @cached_property
@@ -98,15 +124,64 @@ class Run:
         """``clients.csv``: one row a client; no rows before a run has ended and written it."""
         path = self.directory / "clients.csv"
         if not self.ended and not path.exists():
-            return _as_table([], "clients.csv")
+            return _as_table([], TABLE_COLUMNS["clients.csv"])
         return read_table(path)
+
+    @cached_property
+    def superclients(self) -> Table | None:
+        """``superclients.csv``: one row a superclient, or None where the file is absent.
+
+        Absent without superclients, and until they have been formed. The middle four columns are
+        NaN for declared data; ``members`` is text, the clients' numbers with spaces between.
+        """
+        return self._table_if_there("superclients.csv")
+
+    @cached_property
+    def chains(self) -> Table | None:
+        """``chains.csv``: one row a chain whose outcome is final; None where the file is absent.
+
+        A chain that is under way, or whose walker waits for the next version, has no row yet.
+        ``uploaded_s`` is NaN for one that brought nothing, ``walker`` without FedSeqInter.
+        """
+        return self._table_if_there("chains.csv")
+
+    @cached_property
+    def similarity(self) -> Table | None:
+        """``similarity.csv``: one row a pair of clients and epoch; None where it is absent."""
+        return self._table_if_there("similarity.csv")
+
+    @cached_property
+    def chain_ends_s(self) -> NDArray[np.float64]:
+        """Simulated seconds [rows of ``chains``] at which each chain was over.
+
+        That of its upload; for one that was given up or cancelled, of which the table does not
+        have it, that of the event log; for one in flight at the end of the run, that end. NaN
+        where the log does not have it either. Raises ``AnalysisError`` where there are no chains,
+        or the log is needed, and is missing or damaged.
+        """
+        if self.chains is None:
+            raise AnalysisError(f"{self.directory}: a run without superclients has no chains")
+        ends_s = self.chains["uploaded_s"].copy()
+        open_end = np.isnan(ends_s)
+        in_flight = open_end & (self.chains["outcome"] == "in_flight")
+        ends_s[in_flight] = self.simulated_s
+        missing = np.flatnonzero(open_end & ~in_flight)
+        if missing.size:
+            logged = _read_chain_ends(self.directory / "events.jsonl")
+            ends_s[missing] = [logged.get(n, math.nan) for n in self.chains["chain"][missing]]
+        return ends_s
+
+    def _table_if_there(self, file: str) -> Table | None:
+        path = self.directory / file
+        return read_table(path) if path.exists() else None
 
 
 def read_run(directory: str | Path) -> Run:
     """Open a run directory and check that its files and their columns are there.
 
     Raises ``AnalysisError`` when the directory, a file or a column is missing, or the manifest is
-    no JSON object with a name. ``clients.csv`` may be missing until the run has ended.
+    no JSON object with a name. ``clients.csv`` may be missing until the run has ended, and
+    ``SUPERCLIENT_TABLES`` always.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -114,8 +189,9 @@ def read_run(directory: str | Path) -> Run:
         raise AnalysisError(f"{directory}: {what}; give the directory of a run")
     manifest = _read_manifest(directory / "manifest.json")
     run = Run(directory, manifest["name"], manifest)
-    for file in TABLE_COLUMNS:
-        if file == "clients.csv" and not run.ended and not (directory / file).exists():
+    for file in (*TABLE_COLUMNS, *SUPERCLIENT_TABLES):
+        may_be_missing = file in SUPERCLIENT_TABLES or (file == "clients.csv" and not run.ended)
+        if may_be_missing and not (directory / file).exists():
             continue
         with _open(directory / file) as stream:
             _read_header(csv.reader(_whole_lines(stream)), directory / file)
@@ -125,21 +201,23 @@ def read_run(directory: str | Path) -> Run:
 def read_table(path: Path) -> Table:
     """Read one table of a run directory, less a torn last line.
 
-    Raises ``AnalysisError`` for a missing file or column, a row of the wrong length, or a cell
-    that should be a number and is none. A file torn inside its header has no rows yet.
+    Raises ``AnalysisError`` for a missing file or column, a row of the wrong length, a cell that
+    should be a number and is none, or one of ``FILLED_COLUMNS`` that is not filled. A file torn
+    inside its header has no rows yet.
     """
     chunks: list[Table] = []
     with _open(path) as stream:
         reader = csv.reader(_whole_lines(stream))
         header = _read_header(reader, path)
+        names = _wanted(path.name, header)
         first_line = 2
         try:
             while rows := list(itertools.islice(reader, CHUNK_ROWS)):
-                chunks.append(_convert(rows, header, path, first_line))
+                chunks.append(_convert(rows, header, names, path, first_line))
                 first_line += len(rows)
         except csv.Error as error:
             raise AnalysisError(f"{path}, line {reader.line_num}: {error}") from error
-    return _as_table(chunks, path.name)
+    return _as_table(chunks, names)
 
 
 def finite_number(value: object) -> float | None:
@@ -184,9 +262,8 @@ def _whole_lines(stream: TextIO) -> Iterator[str]:
 
 def _read_header(reader: Iterator[list[str]], path: Path) -> list[str]:
     """The names of the file's columns; those of the contract where no whole header is on disk."""
-    needed = TABLE_COLUMNS[path.name]
-    header = next(reader, list(needed))
-    missing = [name for name in needed if name not in header]
+    header = next(reader, list(_wanted(path.name, [])))
+    missing = [name for name in _wanted(path.name, header) if name not in header]
     if missing:
         close = difflib.get_close_matches(missing[0], header, n=1)
         hint = f" (is '{close[0]}' meant?)" if close else ""
@@ -197,7 +274,17 @@ def _read_header(reader: Iterator[list[str]], path: Path) -> list[str]:
     return header
 
 
-def _convert(rows: list[list[str]], header: list[str], path: Path, first_line: int) -> Table:
+def _wanted(file: str, header: list[str]) -> tuple[str, ...]:
+    """The columns to read of a file with this header."""
+    if file in SUPERCLIENT_TABLES:
+        return SUPERCLIENT_TABLES[file]
+    has_chains = file == "updates.csv" and not set(CHAIN_COLUMNS).isdisjoint(header)
+    return TABLE_COLUMNS[file] + (CHAIN_COLUMNS if has_chains else ())
+
+
+def _convert(
+    rows: list[list[str]], header: list[str], names: tuple[str, ...], path: Path, first_line: int
+) -> Table:
     for offset, row in enumerate(rows):
         if len(row) != len(header):
             raise AnalysisError(
@@ -206,7 +293,7 @@ def _convert(rows: list[list[str]], header: list[str], path: Path, first_line: i
             )
     cells = dict(zip(header, zip(*rows, strict=True), strict=True))
     table: Table = {}
-    for name in TABLE_COLUMNS[path.name]:
+    for name in names:
         if name in TEXT_COLUMNS:
             table[name] = np.array(cells[name], dtype=np.str_)
             continue
@@ -218,6 +305,13 @@ def _convert(rows: list[list[str]], header: list[str], path: Path, first_line: i
                 f"{path}, line {first_line + offset}: {name} is {cells[name][offset]!r}; a number "
                 "or an empty cell is needed"
             ) from error
+        finite = np.isfinite(table[name])
+        if name in FILLED_COLUMNS.get(path.name, ()) and not finite.all():
+            offset = int(finite.argmin())
+            raise AnalysisError(
+                f"{path}, line {first_line + offset}: {name} is {cells[name][offset]!r}; a finite "
+                "number is needed"
+            )
     return table
 
 
@@ -228,11 +322,30 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def _as_table(chunks: list[Table], file: str) -> Table:
+def _as_table(chunks: list[Table], names: tuple[str, ...]) -> Table:
     def empty(name: str) -> NDArray[Any]:
         return np.empty(0, dtype=np.str_ if name in TEXT_COLUMNS else np.float64)
 
     return {
         name: np.concatenate([chunk[name] for chunk in chunks]) if chunks else empty(name)
-        for name in TABLE_COLUMNS[file]
+        for name in names
     }
+
+
+def _read_chain_ends(path: Path) -> dict[float, float]:
+    """By number of the chain, the simulated second at which the event log has it end."""
+    ends_s: dict[float, float] = {}
+    with _open(path) as stream:
+        for number, line in enumerate(_whole_lines(stream), start=1):
+            # A log has lines by the million, and few of them are of interest.
+            if '"type":"chain_end"' not in line:
+                continue
+            try:
+                event = json.loads(line)
+                ends_s[float(event["chain"])] = float(event["t"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise AnalysisError(
+                    f"{path}, line {number}: the end of a chain needs numbers 't' and 'chain' "
+                    f"({error!r})"
+                ) from error
+    return ends_s

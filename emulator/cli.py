@@ -109,16 +109,20 @@ def _was_timing_only(directory: Path) -> bool:
 
 
 def _show(out: Path, manifest: dict[str, Any]) -> None:
-    """The table and the plot, both made from the files of the run directory."""
+    """The tables and the plots, all made from the files of the run directory."""
     from analysis.plots import plot_time_to_accuracy
     from analysis.run_reader import read_run
     from analysis.summary import summarize, summary_table
+    from analysis.superclients import superclients_table, write_superclient_figures
 
     finished = read_run(out)
     console = Console()
     console.print(summary_table(summarize(finished)))
     if not manifest["timing_only"]:
         plot_time_to_accuracy([finished], out / "time_to_accuracy.png")
+    if finished.superclients is not None:
+        console.print(superclients_table(finished.superclients))
+        write_superclient_figures(finished, out)
     console.print(f"Run directory: {out}", highlight=False, soft_wrap=True)
 
 

@@ -70,7 +70,7 @@ def test_list_shows_every_axis_with_its_options(lab: Lab) -> None:
     assert pacing.out in said.out
     for line in (
         "  synchronous: ",
-        "      participants  (required)",
+        "      deadline  (required)",
         "      over_commitment  [default: 1.0]",
         "  buffered: ",
         "      refill  [default: at_once]",

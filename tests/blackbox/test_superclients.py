@@ -93,6 +93,8 @@ T22: dict[str, tuple[str, Config, Config, float | None, str, int]] = {
     # b is left out at 31 s, and c brings home what it did not know to be the last.
     "swap, then out": ("p2p", {"kind": "swap", "timeout": 5.0}, {"b": AWAY}, 32, "ac", 1),
     "skip at its turn": ("p2p", {"kind": "skip", "timeout": 0.0}, {"b": LATE}, 23, "ac", 1),
+    # The server begins with b, which is there; then it is the turn of a, which is still away.
+    "abort, the first is late": ("p2p", {"kind": "abort"}, {"a": [[40.0, 1000.0]]}, None, "b", 0),
     "wait at its turn": ("p2p", {"kind": "wait"}, {"b": LATE}, 63, "abc", 0),
     "abort at its turn": ("p2p", {"kind": "abort"}, {"b": LATE}, None, "a", 0),
     "swap at its turn": ("p2p", {"kind": "swap", "timeout": 18.0}, {"b": LATE}, 52, "acb", 0),

@@ -40,15 +40,36 @@ NEEDED: dict[str, Config] = {
     "quantile": {"q": 0.8, "of_last": 4, "initial": "1 h"},
     "buffered": {"in_flight": CLIENTS, "buffer": 3},
     "asynchronous": {"in_flight": CLIENTS},
+    "fedseqinter": {"mode": "free_hops", "walkers": 2},
+    "superclients": {
+        "grouping": {"kind": "random", "min_samples": 200},
+        "hop": "p2p",
+        "absent": {"kind": "swap", "timeout": "10 min"},
+    },
+    "kmeans": {"min_samples": 200},
+    "greedy": {"min_samples": 200},
+    "swap": {"timeout": "10 min"},
+    "skip": {"timeout": "10 min"},
     "fedprox": {"mu": 0.01},
     "feddyn": {"alpha": 0.01},
 }
 """The options of a kind that have no default."""
 
 PACING: Path_ = ("federation", "pacing")
+STRUCTURE: Path_ = ("federation", "structure")
+WITH_SUPERCLIENTS: Settings = {(*STRUCTURE, "kind"): "superclients"}
+PRETRAINED: list[Settings] = [
+    {(*STRUCTURE, "pretraining", "absent"): "wait_all", (*STRUCTURE, "pretraining", "epochs"): 1},
+    {("task", "exemplars"): 2},
+]
+MERGING: Settings = {
+    (*PACING, "kind"): "fedseqinter", (*PACING, "mode"): "merge", (*PACING, "mixing"): 0.5,
+}  # fmt: skip
 BESIDE: dict[tuple[Path_, str], list[Settings]] = {
     (("system", "drop_notice"), "timeout"): [{("system", "drop_timeout"): "30 s"}],
     (("system", "drop_notice"), "at_deadline"): [{(*PACING, "kind"): "synchronous"}],
+    # With all of them away there are too few, and a run that fails for that has no model.
+    ((*PACING, "too_few"), "fail"): [{("system", "availability"): {"kind": "always"}}],
     (("federation", "selection", "busy"), "queue"): [
         {(*PACING, "kind"): "buffered"},
         {("system", "on_offline"): "pause"},
@@ -56,6 +77,36 @@ BESIDE: dict[tuple[Path_, str], list[Settings]] = {
     (("federation", "objective", "kind"), "feddyn"): [
         {(*PACING, "kind"): "synchronous", (*PACING, "weights"): "uniform"},
         {(*PACING, "kind"): "buffered", (*PACING, "staleness", "kind"): "constant"},
+        {(*PACING, "kind"): "fedseqinter", (*PACING, "weights"): "uniform"},
+    ],
+    (("federation", "objective", "normaliser"), "superclients"): [WITH_SUPERCLIENTS],
+    ((*PACING, "kind"), "fedseqinter"): [WITH_SUPERCLIENTS],
+    ((*PACING, "mode"), "merge"): [MERGING],
+    **{
+        ((*PACING, "staleness", "kind"), kind): [MERGING]
+        for kind in ("constant", "polynomial", "hinge")
+    },
+    # There are fewer superclients than clients.
+    ((*STRUCTURE, "kind"), "superclients"): [
+        {(*PACING, "kind"): "synchronous", (*PACING, "participants"): 2},
+        {(*PACING, "kind"): "buffered", (*PACING, "in_flight"): 4},
+    ],
+    ((*STRUCTURE, "grouping", "kind"), "random"): [{(*STRUCTURE, "grouping", "min_samples"): 200}],
+    ((*STRUCTURE, "grouping", "kind"), "kmeans"): [
+        {(*STRUCTURE, "approximator", "kind"): "conf"},
+        *PRETRAINED,
+    ],
+    ((*STRUCTURE, "grouping", "kind"), "greedy"): [
+        {(*STRUCTURE, "approximator", "kind"): "conf"},
+        *PRETRAINED,
+    ],
+    ((*STRUCTURE, "approximator", "kind"), "conf"): [
+        {(*STRUCTURE, "grouping", "kind"): "kmeans"},
+        *PRETRAINED,
+    ],
+    ((*STRUCTURE, "approximator", "kind"), "clf"): [
+        {(*STRUCTURE, "grouping", "kind"): "kmeans"},
+        *PRETRAINED,
     ],
 }
 """What a choice cannot do without: each group is set where nothing that was chosen contradicts."""

@@ -5,7 +5,7 @@ In each of E_S ring passes every member has one turn, in an order that is shuffl
 goes straight to the next member (``p2p``), or up to the server and down again (``relay``). When
 the member whose turn it is is not online, ``absent`` says what happens: ``swap`` gives the turn to
 the first in order that is online; ``skip`` waits for it and then leaves it out; ``wait`` waits;
-``abort`` gives the chain up. A member that is lost at work has its turn again, once, and ``absent``
+``abort`` gives the chain up, once one has begun. A member that is lost at work has its turn again, once, and ``absent``
 holds as if the turn had just come; what it has received it still has, what it has computed is
 gone. When time is up, ``swap`` and ``skip`` leave out of the pass who is not there; ``wait``, and
 all of them where the holder of the model is the one who is away, give the chain up.
@@ -121,7 +121,9 @@ class Chain:
 
     def _asked(self) -> list[int]:
         """Who may have the turn now."""
-        swaps = self._rules.absent.kind == "swap"
+        kind = self._rules.absent.kind
+        # Given up before anybody has begun, a chain would be begun again at the same instant.
+        swaps = kind == "swap" or (kind == "abort" and not self.records)
         return list(self._remaining) if swaps else self._remaining[:1]
 
     def _needed(self, member: int) -> tuple[int, ...]:
@@ -227,7 +229,8 @@ class Chain:
         if absent.kind == "abort":
             self._give_up("absent", needed[0][-1])
             return
-        until_s = math.inf if absent.timeout is None else self._turn_s + absent.timeout
+        timeout_s = getattr(absent, "timeout", None)
+        until_s = math.inf if timeout_s is None else self._turn_s + timeout_s
         now = self._clock.now
         ready_s = min(together_from(availability, clients, now) for clients in needed)
         self._log("absent", client=needed[0][-1], ring_pass=self._ring_pass)

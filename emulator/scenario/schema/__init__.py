@@ -50,6 +50,7 @@ from emulator.scenario.schema.root import (
     Target,
 )
 from emulator.scenario.schema.structure import (
+    Abort,
     Absent,
     Clf,
     Conf,
@@ -57,8 +58,11 @@ from emulator.scenario.schema.structure import (
     KMeansGrouping,
     Pretraining,
     RandomGrouping,
+    Skip,
     Star,
     Superclients,
+    Swap,
+    Wait,
 )
 from emulator.scenario.schema.system import (
     Always,
@@ -113,6 +117,7 @@ from emulator.scenario.schema.task import (
 
 __all__ = [
     "BATCH_NORM_CHOICES",
+    "Abort",
     "Absent",
     "AllSelection",
     "Always",
@@ -198,14 +203,17 @@ __all__ = [
     "Sgd",
     "Shakespeare",
     "Shards",
+    "Skip",
     "Staleness",
     "Star",
     "Stop",
     "Superclients",
+    "Swap",
     "Synchronous",
     "System",
     "Target",
     "Task",
     "TopologyNetwork",
     "Uniform",
+    "Wait",
 ]

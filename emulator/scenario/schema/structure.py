@@ -104,26 +104,36 @@ class Pretraining(Section):
         return self
 
 
-class Absent(Section):
-    """When the member whose turn it is is not online, or was lost at work: ``swap`` gives the turn
-    to the first in order that is online; ``skip`` waits for it and then leaves it out; ``wait``
-    waits for it; ``abort`` gives the chain up.
+class Swap(Section):
+    """The turn goes to the first in order that is online. When nobody is, ``timeout`` after the
+    turn began, all who are left are left out of the pass."""
 
-    ``timeout``, from the beginning of the turn: then ``swap`` and ``skip`` leave out of the pass
-    who is not there, and ``wait`` gives the chain up. So do all of them where the client that
-    holds the model is the one who is away.
-    """
+    kind: Literal["swap"]
+    timeout: NonNegativeSeconds
 
-    kind: Literal["swap", "skip", "wait", "abort"]
-    timeout: NonNegativeSeconds | None = None
 
-    @model_validator(mode="after")
-    def _bounded(self) -> Absent:
-        if self.kind in ("swap", "skip") and self.timeout is None:
-            raise ValueError(f"kind: {self.kind} needs timeout, after which it waits no longer")
-        if self.kind == "abort" and self.timeout is not None:
-            raise ValueError("kind: abort waits for nobody; leave timeout out")
-        return self
+class Skip(Section):
+    """The member is waited for, and ``timeout`` after its turn began left out of the pass."""
+
+    kind: Literal["skip"]
+    timeout: NonNegativeSeconds
+
+
+class Wait(Section):
+    """The member is waited for; ``timeout`` after its turn began the chain is given up."""
+
+    kind: Literal["wait"]
+    timeout: PositiveSeconds | None = None
+
+
+class Abort(Section):
+    """The chain is given up at once. Its first turn, while the model is still at the server, goes
+    to the first in order that is online."""
+
+    kind: Literal["abort"]
+
+
+Absent = Annotated[Swap | Skip | Wait | Abort, Kind]
 
 
 class Superclients(Section):
@@ -132,7 +142,9 @@ class Superclients(Section):
     Participants, buffers and fractions of the pacing count superclients. ``passes`` (E_S): how
     often a model goes round. ``hop``: straight to the next client (``p2p``: both latencies and the
     slower of the two links; the server's link is not used), or up to the server and down again
-    (``relay``). Any grouping but ``random`` needs an ``approximator`` and ``pretraining``, or, with
+    (``relay``). ``absent``: what happens when the member whose turn it is is not online, or was
+    lost at work; where the client that holds the model is the one who is away, the chain is given
+    up at the timeout. Any grouping but ``random`` needs an ``approximator`` and ``pretraining``, or, with
     --timing-only, ``stand_in: random``.
     """
 
