@@ -163,9 +163,9 @@ def test_one_that_finds_nobody_free_is_parked(lab: Lab) -> None:
     run = lab.run(config)
     given_up = next(event for event in run.of("chain_end") if event["how"] == "given_up")
     assert given_up["t"] == 65.0
-    assert [event["t"] for event in run.of("parked")][0] == 65.0
+    assert run.of("parked")[0]["t"] == 65.0
     # Whoever waits and whoever comes are both sent on at 70 s, and one of them stays parked.
-    assert [event["t"] for event in run.of("chain") if event["t"] > 60][0] == 70.0
+    assert next(event["t"] for event in run.of("chain") if event["t"] > 60) == 70.0
 
 
 def test_virtual_average_between_two_averages(lab: Lab) -> None:
@@ -182,6 +182,26 @@ def test_virtual_average_between_two_averages(lab: Lab) -> None:
     assert len(set(values)) == len(values)
     assert values[-1] > 0.5
     assert accuracy[-1]["version"] == "1"
+
+
+POLICIES = (
+    {"kind": "swap", "timeout": "2 min"}, {"kind": "skip", "timeout": "2 min"},
+    {"kind": "wait", "timeout": "5 min"}, {"kind": "abort"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: str(policy["kind"]))
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("hop", ["p2p", "relay"])
+def test_phones_that_come_and_go(lab: Lab, mode: str, policy: Config, hop: str) -> None:
+    """A chain ends once, also one that is cut while it waits for somebody."""
+    config = walks(mode, superclients=20, size=3, walkers=6, versions=6, pacing={"hops": 4})
+    config["system"]["availability"] = {"kind": "phones", "duty": 0.5}
+    config["federation"]["structure"] |= {"absent": policy, "hop": hop}
+    run = lab.run(config)
+    ended = [event["chain"] for event in run.of("chain_end")]
+    assert len(ended) == len(set(ended))
+    assert len(run.of("absent")) + len(run.of("chain_end")) > 0
 
 
 @pytest.mark.parametrize("mode", MODES)

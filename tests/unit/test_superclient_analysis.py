@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -30,6 +31,7 @@ from analysis.superclients import (
     write_superclient_figures,
 )
 from analysis.walkers import MOST_CHAINS, walkers_figure
+from emulator import cli
 from emulator.recording import tables
 
 UPDATES = TABLE_COLUMNS["updates.csv"] + CHAIN_COLUMNS
@@ -96,7 +98,7 @@ def run_with(directory: Path, **files: Iterable[Sequence[Any]]) -> Run:
 
 def text_of(run: Run) -> str:
     assert run.superclients is not None
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=80, record=True, file=io.StringIO())
     console.print(superclients_table(run.superclients))
     return console.export_text()
 
@@ -365,9 +367,14 @@ def drawn(figure: Figure) -> list[Rectangle]:
 
 
 def bars(figure: Figure) -> set[tuple[int, float, float]]:
-    """(row, begin, end) of each bar, in the unit of the axis."""
+    """(row, begin, end) of each bar, in seconds; the axis of all these runs is in minutes."""
+    assert "(min)" in figure.axes[0].get_xlabel()
     return {
-        (round(p.get_y() + p.get_height() / 2), p.get_x(), round(p.get_x() + p.get_width(), 9))
+        (
+            round(p.get_y() + p.get_height() / 2),
+            round(60 * p.get_x(), 6),
+            round(60 * (p.get_x() + p.get_width()), 6),
+        )
         for p in drawn(figure)
     }
 
@@ -387,8 +394,13 @@ def test_one_row_a_walker_one_bar_a_chain_one_line_a_version(tmp_path: Path) -> 
     (axes,) = figure.axes
     assert axes.get_ylabel() == "walker"
     assert axes.get_xlabel() == "simulated time (min); the axis begins with the first chain"
-    in_min = {(row, round(begin * 60), round(end * 60)) for row, begin, end in bars(figure)}
-    assert in_min == {(0, 100, 160), (1, 100, 130), (1, 130, 190), (0, 200, 250), (1, 200, 400)}
+    assert bars(figure) == {
+        (0, 100, 160),
+        (1, 100, 130),
+        (1, 130, 190),
+        (0, 200, 250),
+        (1, 200, 400),
+    }
     assert [60 * at for at in lines(figure)] == pytest.approx([200, 250])
     words = [text.get_text() for text in axes.texts]
     assert sorted(words) == sorted(["0", "1", "2", "1", "0", "1", "2"])  # and the versions 1 and 2
@@ -420,7 +432,7 @@ def test_an_outcome_of_another_name_is_drawn_too(tmp_path: Path) -> None:
         run_with(tmp_path, chains=[(0, 0, 0, 0, 0.0, 9.0, "eaten", "", 1, 1, 0)])
     )
     assert "eaten" in legend(figure)
-    assert bars(figure) == {(0, 0.0, pytest.approx(9 / 60))}
+    assert bars(figure) == {(0, 0, 9)}
 
 
 def test_without_walkers_a_row_is_a_superclient(tmp_path: Path) -> None:
@@ -431,7 +443,7 @@ def test_without_walkers_a_row_is_a_superclient(tmp_path: Path) -> None:
     assert axes.get_ylabel() == "superclient"
     assert axes.get_xlabel() == "simulated time (min)"
     assert axes.get_ylim() == (2.6, -0.6)  # also those that never trained
-    assert bars(figure) == {(1, 0.0, 1.0), (1, 1.0, 2.0)}
+    assert bars(figure) == {(1, 0, 60), (1, 60, 120)}
     first, second = drawn(figure)
     assert first.get_facecolor() != second.get_facecolor()
 
@@ -458,6 +470,14 @@ def test_many_chains_are_cut_and_the_title_says_so(
     title = figure.axes[0].get_title(loc="left").replace("\n", " ")
     assert len(drawn(figure)) == shown
     assert title.endswith(words or "number of the superclient")
+
+
+def test_version_at_the_instant_of_the_first_chain_leaves_no_empty_figure(tmp_path: Path) -> None:
+    write_run(tmp_path, chains=many(MOST_CHAINS + 1, 0.0))
+    write_table(tmp_path, "versions.csv", [(0.0, 1, "", 2, 0.0, 0, 0.0, 20, 10)])
+    figure = walkers_figure(read_run(tmp_path))
+    assert len(drawn(figure)) == MOST_CHAINS
+    assert lines(figure) == [0.0]
 
 
 def test_name_is_left_out_where_a_bar_is_too_short(tmp_path: Path) -> None:
@@ -491,3 +511,17 @@ def test_figure_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     run = run_with(tmp_path, superclients=SUPERCLIENTS)
     with pytest.raises(AnalysisError, match=r"superclients\.png: cannot be written"):
         write_superclient_figures(run, tmp_path / "absent")
+
+
+@pytest.mark.parametrize("superclients", [True, False])
+def test_command_line_shows_superclients_where_there_are_some(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], superclients: bool
+) -> None:
+    files = {"superclients": SUPERCLIENTS, "chains": CHAINS} if superclients else {}
+    write_run(tmp_path, **files)
+    cli._show(tmp_path, {"timing_only": True})
+    shown = capsys.readouterr().out
+    assert "simulated time" in shown
+    assert ("3 superclients" in shown) is superclients
+    figures = ["superclients.png", "walkers.png"] if superclients else []
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == figures

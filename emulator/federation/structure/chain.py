@@ -191,7 +191,9 @@ class Chain:
             self._next()
 
     def _next(self) -> None:
-        self._wake = self._clock.soon(Rank.DISPATCH, self.client, self._give_turn)
+        wake = self._clock.soon(Rank.DISPATCH, self.client, self._give_turn)
+        if wake is not None:  # else the turn is given already, and may have set another
+            self._wake = wake
 
     def _lost(self, p: Participation) -> None:
         """The server hears that a member was lost at work."""
