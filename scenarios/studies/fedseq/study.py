@@ -134,13 +134,17 @@ def spread(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
 
 def library(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
     for alpha, partition in PARTITIONS.items():
+        pretrained: Path | None = None
         for path in sorted(SCENARIOS.glob("*.yaml")):
             if "cifar" in path.stem:
                 continue
             found = done(
                 out / f"{path.stem}-{alpha}", path.stem,
                 [f"task.partition={partition}", *overrides],
+                pretrained if path.stem.startswith("fedseq") else None,
             )  # fmt: skip
+            if path.stem.startswith("fedseq"):
+                pretrained = pretrained or out / f"{path.stem}-{alpha}"
             summary = summarize(found, (0.6, 0.7))
             to_60_s, to_70_s = summary.time_to_target_s.values()
             yield {
