@@ -5,10 +5,11 @@ In each of E_S ring passes every member has one turn, in an order that is shuffl
 goes straight to the next member (``p2p``), or up to the server and down again (``relay``). When
 the member whose turn it is is not online, ``absent`` says what happens: ``swap`` gives the turn to
 the first in order that is online; ``skip`` waits for it and then leaves it out; ``wait`` waits;
-``abort`` gives the chain up, once one has begun. A member that is lost at work has its turn again, once, and ``absent``
-holds as if the turn had just come; what it has received it still has, what it has computed is
-gone. When time is up, ``swap`` and ``skip`` leave out of the pass who is not there; ``wait``, and
-all of them where the holder of the model is the one who is away, give the chain up.
+``abort`` gives the chain up, once somebody has begun. A member that is lost at work has its turn
+again, once, and ``absent`` holds as if the turn had just come; what it has received it still has,
+what it has computed is gone. When time is up, ``swap`` and ``skip`` leave out of the pass who is
+not there; ``wait``, and all of them where the holder of the model is the one who is away, give the
+chain up.
 """
 
 from __future__ import annotations

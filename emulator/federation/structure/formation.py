@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from emulator.federation.structure.grouping import (
@@ -71,7 +70,7 @@ class Formation:
         self._formed = formed
         self._rng = generator(root_seed, "superclients")
         self._handles: dict[int, Sequence[Any]] = {}
-        self._missing = set(clients.numbers)
+        self._missing = set() if cost is None else set(clients.numbers)
         self._at_work: dict[int, Participation] = {}
         self._check_in: Call | None = None
         self._is_over = False
@@ -151,10 +150,7 @@ class Formation:
         clients, section = self._clients, self._section
         limits = Limits(section.grouping.min_samples, section.grouping.max_clients)
         seen = [client for client in clients.numbers if client not in self._missing]
-        unseen = sorted(self._missing) if self._cost is not None else []
-        if self._cost is None:
-            seen = list(clients.numbers)
-        found = Grouping([])
+        unseen, found = sorted(self._missing), Grouping([])
         if sum(clients.samples[client] for client in seen) >= limits.min_samples or not unseen:
             found = self._grouping(seen, limits)
         else:
@@ -194,6 +190,9 @@ class Formation:
 
     def _clusters(self, vectors: NDArray[np.float64]) -> list[int]:
         """As many clusters as there are classes, as the authors' code has it."""
+        # Loaded where it is used: scikit-learn takes a second.
+        from sklearn.cluster import KMeans
+
         assert self._clients.labels is not None
         k = min(self._clients.labels.shape[1], len(np.unique(vectors, axis=0)))
         with threadpool_limits(limits=1):

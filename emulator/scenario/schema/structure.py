@@ -144,8 +144,8 @@ class Superclients(Section):
     slower of the two links; the server's link is not used), or up to the server and down again
     (``relay``). ``absent``: what happens when the member whose turn it is is not online, or was
     lost at work; where the client that holds the model is the one who is away, the chain is given
-    up at the timeout. Any grouping but ``random`` needs an ``approximator`` and ``pretraining``, or, with
-    --timing-only, ``stand_in: random``.
+    up at the timeout. Any grouping but ``random`` needs an ``approximator`` and ``pretraining``,
+    or, with --timing-only, ``stand_in: random``.
     """
 
     kind: Literal["superclients"]
