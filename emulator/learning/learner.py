@@ -17,7 +17,7 @@ from torch import Tensor
 from emulator.learning.executors import Executor
 from emulator.learning.lineage import Handle, Operation, Tensors, canonical, digest, identity
 from emulator.learning.memo import CacheLost, Memo, Values
-from emulator.learning.objectives import KEPT
+from emulator.learning.objectives import kept_name
 from emulator.learning.operations import (
     AggregateConfig,
     EvaluateClientsConfig,
@@ -110,7 +110,7 @@ class Learner:
         self._merge_id = identity(
             "merge", canonical(method.server_optimizer), method.normalise, method.clients
         )
-        self._stateful = method.objective["kind"] in KEPT or method.batch_norm == "local"
+        self._stateful = kept_name(method.objective) is not None or method.batch_norm == "local"
         self.host = HostTime()
 
     @property

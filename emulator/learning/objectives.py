@@ -22,14 +22,18 @@ from emulator.learning.training import Recipe
 
 Options = dict[str, Any]
 
-KEPT = {"scaffold": "control", "feddyn": "gradient"}
-"""The vector [P] that a client keeps from one of its tasks to the next, by its name in the
-client's state; objectives that are not here keep none."""
+_KEPT = {"scaffold": "control", "feddyn": "gradient"}
+
+
+def kept_name(objective: Options) -> str | None:
+    """The vector [P] that a client keeps from one of its tasks to the next, by its name in the
+    client's state; None where the objective keeps none."""
+    return None if objective.get("legacy") else _KEPT.get(objective["kind"])
 
 
 def kept_before(objective: Options, base: Tensor, state: Tensors | None) -> Tensor | None:
     """The kept vector [P] (zeros at first), or None where the objective keeps none."""
-    name = KEPT.get(objective["kind"])
+    name = kept_name(objective)
     if name is None:
         return None
     return torch.zeros_like(base) if state is None else state[name]
@@ -54,6 +58,8 @@ def gradient_term(objective: Options, vector: Sequence[Tensor]) -> GradientTerm 
             return fedprox(objective["mu"])
         case "scaffold":
             return scaffold(vector)
+        case "feddyn" if objective.get("legacy"):
+            return fedprox(objective["alpha"])
         case "feddyn":
             return feddyn(objective["alpha"], vector)
         case kind:

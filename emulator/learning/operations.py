@@ -272,8 +272,8 @@ def _client_states(
     """The client's state before and after a visit; both empty where it keeps nothing."""
     before = {name: statistics[name].clone() for name in moved}
     after = dict(moved)
-    if kept is not None and new is not None:
-        name = objectives.KEPT[objective["kind"]]
+    name = objectives.kept_name(objective)
+    if name is not None and kept is not None and new is not None:
         before[name], after[name] = kept.clone(), new
     return before, after
 

@@ -92,6 +92,8 @@ def merge_chains(chains: Learner, *orders: list[int]) -> tuple[Any, list[Any]]:
         ({"kind": "plain"}, {}),
         ({"kind": "fedprox", "mu": 0.5}, {"mu": 0.5}),
         ({"kind": "feddyn", "alpha": 0.5}, {"alpha": 0.5}),
+        # As released, FedDyn's client is a proximal term and no more.
+        ({"kind": "feddyn", "alpha": 0.5, "legacy": True}, {"mu": 0.5}),
     ],
 )
 def test_a_chain_is_the_loop(

@@ -13,7 +13,10 @@ from emulator.scenario.schema import FedDyn
 
 def feddyn(section: FedDyn) -> tuple[Options, Cost]:
     """Options for the learning plane, and the cost."""
-    return {"kind": "feddyn", "alpha": section.alpha}, Cost()
+    options: Options = {"kind": "feddyn", "alpha": section.alpha}
+    if section.legacy:
+        options["legacy"] = True
+    return options, Cost()
 
 
 def server_step(section: FedDyn) -> Options:

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.decomposition import PCA
-from sklearn.metrics.pairwise import cosine_similarity
 from torch import Tensor, nn
 
 from emulator.errors import ScenarioError
@@ -42,6 +40,9 @@ def principal_components(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     the variance, [clients, m]; one column of zeros where all rows are alike."""
     if not np.ptp(matrix, axis=0).any():
         return np.zeros((len(matrix), 1))
+    # Loaded where it is used: scikit-learn takes a second, in every worker.
+    from sklearn.decomposition import PCA
+
     pca = PCA(n_components=EXPLAINED_VARIANCE, svd_solver="full")
     found: NDArray[np.float64] = pca.fit_transform(matrix)
     return found
@@ -82,5 +83,7 @@ def exemplars(
 
 def pairwise_cosine(vectors: Sequence[Tensor]) -> NDArray[np.float64]:
     """Cosine similarity of every two models [P], [clients, clients]; the paper's heat-map."""
+    from sklearn.metrics.pairwise import cosine_similarity
+
     found: NDArray[np.float64] = cosine_similarity(torch.stack(list(vectors)).double().cpu())
     return found

@@ -314,10 +314,12 @@ class FedDyn(Section):
 
     In a superclient the model of the client before stands for w_global, and ``normaliser`` says
     whether h, which sums over superclients, is divided by the number of all clients (as the
-    authors' code does) or by that of all superclients."""
+    authors' code does) or by that of all superclients. ``legacy``: clients as in FedSeq's released
+    code, where ⟨∇_k, w⟩ has no gradient, so that ∇_k has no effect and nothing is kept."""
 
     kind: Literal["feddyn"]
     alpha: Positive
+    legacy: bool = False
     normaliser: Literal["clients", "superclients"] = "clients"
 
 

@@ -98,7 +98,7 @@ def spread(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
     lines = {
         "fedavg": ("fedavg", [], 180, "{versions: 2}"),
         "fedseq": ("fedseq", [PRETRAINED], 60, "{versions: 1}"),
-        "fedseqinter": ("fedseqinter", [PRETRAINED, inter], 10, "{hops: 2}"),
+        "fedseqinter": ("fedseqinter", [PRETRAINED, inter], 10, "{hops: 4}"),
     }
     for seed in SEEDS:
         for sigma in (0.0, 0.6, 1.5):
@@ -119,7 +119,7 @@ def spread(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
                 goal = TARGET * reference[seed]
                 first = np.flatnonzero(values >= goal)
                 held = [i for i in first if i + 2 < len(values) and all(values[i : i + 3] >= goal)]
-                step = 2 if name == "fedavg" else 1
+                step = 1 if name == "fedseq" else 2
                 yield {
                     "method": name, "seed": seed, "sigma": sigma,
                     "rounds_to_70": None if not first.size else int(first[0]) * step,
