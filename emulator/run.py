@@ -254,7 +254,7 @@ class _Attempt:
             raise RunError(
                 f"nothing is left to happen at simulated time {server.clock.now!r} s, and no stop "
                 f"condition is met (stop.sim_time is {limit_s!r} s): the server is at version "
-                f"{server.version} and waits for {server.pacing.waits_for}"
+                f"{server.version} and waits for {server.waits.waits_for}"
             )
 
     def _simulation(self, learner: Learner, recorder: Recorder) -> Server:
@@ -308,8 +308,15 @@ class _Attempt:
             )
             superclients.on_free = server.somebody_is_free
             server.start(superclients, pacing)
-            self._formation(federation.structure, sizes, tasks, learner, superclients,
-                            pacing.start).begin()  # fmt: skip
+
+            def formed() -> None:
+                server.waits = pacing
+                pacing.start()
+
+            server.waits = formation = self._formation(
+                federation.structure, sizes, tasks, learner, superclients, formed
+            )
+            formation.begin()
         else:
             tasks.on_end = lambda p: server.somebody_is_free()
             server.start(Star(tasks, learner, work), pacing)
@@ -338,8 +345,9 @@ class _Attempt:
             )
             cost = PretrainingCost(work, sizes.down_bytes, up_bytes)
         return Formation(
-            section, self.scenario.seed, clients, cost, tasks, learner, superclients, formed
-        )
+            section, self.scenario.seed, clients, cost, tasks, learner, superclients, formed,
+            stop_on_nonfinite=self.scenario.federation.on_nonfinite == "stop",
+        )  # fmt: skip
 
 
 def _method(scenario: Scenario, setting: Setting) -> Method:

@@ -28,10 +28,17 @@ from emulator.simulation.participation import Outcome, Terms
 Callback = Callable[[Any], None]
 
 
-class Pacing(Protocol):
+class Waits(Protocol):
+    """Somebody who waits."""
+
+    @property
+    def waits_for(self) -> str:
+        """For what, in words."""
+
+
+class Pacing(Waits, Protocol):
     """What the server asks its pacing."""
 
-    waits_for: Any
     discount: Callable[[int], float]
     """s(τ)."""
 
@@ -55,6 +62,8 @@ class Server:
 
     pacing: Pacing
     structure: Structure
+    waits: Waits
+    """Who knows what the server needs to go on."""
 
     def __init__(
         self,
@@ -92,7 +101,7 @@ class Server:
 
     def start(self, structure: Structure, pacing: Pacing) -> None:
         """Wire up the parts that need the server; :meth:`Pacing.start` then begins."""
-        self.structure, self.pacing = structure, pacing
+        self.structure, self.pacing, self.waits = structure, pacing, pacing
         clock, every_s = self.clock, self.policy.evaluate_every_s
         clock.at(0.0, Rank.EVALUATION, action=self.evaluate)
         if every_s is not None:

@@ -55,14 +55,15 @@ class Tasks:
     ) -> Participation:
         """A task of ``client``, whose learning is that of the handles ``update`` and ``state``;
         without ``work`` it only hands on what it has."""
-        number = self._counts.get(client, 0)
-        self._counts[client] = number + 1
-        training_s = self._devices.training_s(client, work, number) if work else 0.0
+        number, training_s = self._counts.get(client, 0), 0.0
+        if work is not None:
+            self._counts[client] = number + 1
+            training_s = self._devices.training_s(client, work, number)
         p = Participation(
             self.ledger.dispatched, client, version, self.population.samples[client], training_s,
             terms, update, state, self.clock.now,
         )  # fmt: skip
-        if self._failure:
+        if self._failure and work is not None:
             self._maybe_fail(p, number)
         self.ledger.dispatched += 1
         return p

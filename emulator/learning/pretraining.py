@@ -87,12 +87,19 @@ def pretrain(bench: Workbench, config: PretrainConfig, inputs: Sequence[Tensors 
 
 
 def components(bench: Workbench, config: Any, inputs: Sequence[Tensors | None]) -> Found:
-    """ψ_clf of all clients: ``components`` [clients, m] of their classifiers' weights."""
-    rows = [weights["weights"].double().cpu().numpy() for weights in inputs if weights is not None]
-    return {}, {"components": principal_components(np.stack(rows)).tolist()}
+    """ψ_clf of all clients: ``components`` [clients, m] of their classifiers' weights; a row of
+    NaN where those are not finite."""
+    rows = np.stack([w["weights"].double().cpu().numpy() for w in inputs if w is not None])
+    finite = np.isfinite(rows).all(1)
+    found = np.full((len(rows), 1), np.nan)
+    if finite.any():
+        own = principal_components(rows[finite])
+        found = np.full((len(rows), own.shape[1]), np.nan)
+        found[finite] = own
+    return {}, {"components": found.tolist()}
 
 
 def similarity(bench: Workbench, config: Any, inputs: Sequence[Tensors | None]) -> Found:
     """``cosine`` [clients, clients] of every two models (FedSeq, section III)."""
-    models = [model["model"] for model in inputs if model is not None]
+    models = [torch.nan_to_num(m["model"]) for m in inputs if m is not None]
     return {}, {"cosine": pairwise_cosine(models).tolist()}

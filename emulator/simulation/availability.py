@@ -24,10 +24,13 @@ class Availability(Protocol):
         """Seconds online in [t0_s, t1_s]."""
 
 
-def together_from(availability: Availability, clients: Sequence[int], t_s: float) -> float:
+def together_from(
+    availability: Availability, clients: Sequence[int], t_s: float, limit_s: float
+) -> float:
     """The first instant from ``t_s`` on at which all ``clients`` are online, and stay so beyond
-    it; inf when there is none."""
-    while t_s < math.inf:
+    it; inf when there is none up to ``limit_s``, which must be finite: sessions of a trace that
+    goes round may never meet."""
+    while t_s <= limit_s:
         at_s = t_s
         for client in clients:
             if not availability.online_until(client, t_s) > t_s:

@@ -111,7 +111,7 @@ class Participations:
             down_s = self._download_s(p, down_s)
             up_s = up_s if p.uploads else 0.0
         total_s = down_s + p.training_s + up_s
-        if not now + total_s > now and p.phase != "delivery":
+        if not now + total_s > now and p.source != client:
             raise RunError(
                 f"a task of client {client} would take {total_s!r} s at simulated time {now!r} s; "
                 "every task must move the clock: give the client samples, a device time or a link"
@@ -269,7 +269,7 @@ class Participations:
     def _upload_done(self, p: Participation) -> None:
         p.trained_s = p.training_ends_s
         p.uploaded_s = now = self._clock.now
-        if not now > p.begun_s and p.phase != "delivery":
+        if not now > p.begun_s and p.source != p.client:
             raise RunError(
                 f"a task of client {p.client} took no simulated time at {now!r} s; every task "
                 "must move the clock: give the client samples, a device time or a link"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Config, Lab, RunFiles, digits, links, synchronous
+from commandline import Config, Lab, RunFiles, buffered, digits, links, synchronous
 
 CLASSIFIER_BYTES = 4 * 640
 """The weights of digits' logistic regression, 64 × 10; with the biases the model has 650."""
@@ -180,3 +180,54 @@ def test_timing_only_needs_a_stand_in(lab: Lab) -> None:
 def test_too_few_linear_layers(lab: Lab) -> None:
     said = lab.failed_run(formed({"kind": "kmeans"}, {"kind": "clf", "layers": 2}))
     assert "layers is 2, and task.model has 1 Linear layers" in said
+
+
+def test_a_model_that_diverged_tells_nothing(lab: Lab) -> None:
+    """Its client is placed as one that was not seen, or the run stops, as the scenario says."""
+    sgd = {"kind": "sgd", "lr": 1e38}
+    for number, approximator in enumerate((CONF, {"kind": "clf", "layers": 1})):
+        grouping = {"kind": "greedy", "metric": "cosine"}
+        config = formed(grouping, approximator, optimizer=sgd, similarity=[1])
+        run = lab.run(config, out=f"drop{number}")
+        assert len(run.of("nonfinite")) == 12
+        assert run.of("superclients")[0]["unseen"] == 12
+        config["federation"]["on_nonfinite"] = "stop"
+        said = lab.failed_run(config, exit_code=3, out=f"stop{number}")
+        assert "the pre-trained model of client 0 is not finite" in said
+
+
+def test_nobody_is_seen_before_the_deadline(lab: Lab) -> None:
+    config = formed(KL, CONF, absent="deadline", deadline=1.0, similarity=[1, 2])
+    run = lab.run(config)
+    assert run.of("superclients")[0]["unseen"] == 12
+    assert run.table("similarity") == []
+
+
+def test_who_never_comes_is_named(lab: Lab) -> None:
+    sessions: list[Any] = [[[0.0, 1000.0]]] * 11 + [[]]
+    said = lab.failed_run(formed(KL, CONF, sessions=sessions), exit_code=1)
+    assert "waits for the pre-training of 1 clients (11)" in said
+
+
+@pytest.mark.parametrize("pacing", [synchronous(1), buffered(1, 1)])
+def test_a_round_does_not_last_since_before_pretraining(lab: Lab, pacing: Config) -> None:
+    config = formed(KL, CONF)
+    config["federation"]["pacing"] = pacing
+    run = lab.run(config)
+    began_s = run.of("superclients")[0]["t"]
+    version = run.table("versions")[0]
+    assert float(version["round_duration_s"]) == pytest.approx(
+        float(version["sim_time_s"]) - began_s
+    )
+
+
+def test_declared_data_with_a_stand_in(lab: Lab) -> None:
+    """Without data there is nothing to learn from, and nothing to hold exemplars out of."""
+    config = formed(KL, CONF)
+    config["task"] = {
+        "dataset": {"kind": "declared", "samples_per_client": 40}, "clients": 12,
+        "model": {"kind": "declared", "size": "1 MB", "forward_macs": 1, "backward_macs": 2},
+    }  # fmt: skip
+    config["federation"]["structure"]["stand_in"] = "random"
+    run = lab.run(config)
+    assert {row["bytes_up"] for row in pretrained(run)} == {"1000000"}

@@ -119,6 +119,22 @@ T22: dict[str, tuple[str, Config, Config, float | None, str, int]] = {
     "lost while uploading": (
         "p2p", {"kind": "wait"}, {"c": [[0.0, 33.5], [40.0, 1000.0]]}, 51, "abc", 0,
     ),
+    # a goes twice while it sends to b, which was there all the time and is not to blame: 61, 71.
+    "the sender goes twice": (
+        "p2p", {"kind": "wait"}, {"a": [[0.0, 11.5], [30.0, 30.5], [60.0, 1000.0]]}, 83, "abc", 0,
+    ),
+    # b is never there together with a, who has the model; nor with anybody else.
+    "two that never meet": (
+        "p2p", {"kind": "skip", "timeout": 5.0}, {"a": [[0.0, 12.0]], "b": [[50.0, 90.0]]}, None,
+        "a", 0,
+    ),
+    # a is lost at 5 s and trains anew from 6 s to 16 s; b, lost at 20 s, is left out at 25 s, and c
+    # at 30 s. a brings its model home, is lost on the way at 30.5 s, and tries again at 33 s.
+    "lost while bringing home": (
+        "p2p", {"kind": "skip", "timeout": 5.0},
+        {"a": [[0.0, 5.0], [6.0, 30.5], [33.0, 1000.0]], "b": [[0.0, 20.0]], "c": [[0.0, 5.0]]},
+        34, "a", 2,
+    ),
     # b is lost twice, at 15 s and at 45 s, and then left out for good: a sends to c.
     "lost twice": (
         "p2p", {"kind": "wait"}, {"b": [[0.0, 15.0], [40.0, 45.0], [60.0, 1000.0]]}, 57, "ac", 1,
@@ -133,7 +149,7 @@ def test_a_member_is_absent(lab: Lab, case: str) -> None:
     order = order_of(lab)
     structure = superclients(hop=hop, absent=absent)
     # A chain that is given up ends its round, which fails; no other is begun before 100 s.
-    stop = {"sim_time": 70.0, "versions": 1}
+    stop = {"sim_time": 95.0, "versions": 1}
     config = chained(structure=structure, sessions=sessions(order, **online), stop=stop)
     run = lab.run(config)
     first = ends(run)[0]
@@ -310,6 +326,71 @@ def test_more_superclients_than_there_are(lab: Lab) -> None:
     said = lab.failed_run(chained(12, synchronous(5)))
     assert "5" in said
     assert "4 superclients" in said
+
+
+@pytest.mark.parametrize(("hop", "last_s"), [("p2p", 34.0), ("relay", 36.0)])
+def test_a_chain_that_is_over_at_the_deadline_counts(lab: Lab, hop: str, last_s: float) -> None:
+    """At one instant an upload comes before the deadline, also the last of a chain."""
+    structure = superclients(hop=hop)
+    pacing = synchronous(1, deadline=f"{last_s} s")
+    run = lab.run(chained(structure=structure, pacing=pacing))
+    assert [(row["outcome"], float(row["uploaded_s"])) for row in run.table("chains")] == [
+        ("reported", last_s)
+    ]
+    assert run.times("versions") == [last_s]
+
+
+@pytest.mark.parametrize("hop", ["p2p", "relay"])
+def test_chains_that_end_together(lab: Lab, hop: str) -> None:
+    """Two end at one instant and one is wanted: the other was not told to stop, but comes late."""
+    pacing = synchronous(1, over_commitment=2.0)
+    run = lab.run(chained(6, pacing, structure=superclients(hop=hop)))
+    assert sorted(row["outcome"] for row in run.table("chains")) == ["late", "reported"]
+
+
+def test_a_delivery_does_not_fail_like_a_training(lab: Lab) -> None:
+    """Tasks that fail do so while they train; one that only hands on has nothing to fail in."""
+    structure = superclients(absent={"kind": "skip", "timeout": 0.0})
+    seeds = range(1, 40)
+    deliveries = []
+    for seed in seeds:
+        config = {**chained(structure=structure, task_failure=0.4), "seed": seed}
+        run = lab.run(config, "--restart")
+        deliveries += [row for row in run.table("updates") if row["phase"] == "delivery"]
+    assert len(deliveries) > 3
+    assert {row["outcome"] for row in deliveries} == {"reported"}
+
+
+def test_a_given_up_chain_shifts_nobodys_draws(lab: Lab) -> None:
+    """The next chain from the same version begins like the first: with the same member."""
+    order = order_of(lab)
+    online = sessions(order, b=AWAY)
+    run = lab.run(chained(pacing=buffered(1, 1), sessions=online))
+    assert [end["how"] for end in ends(run)] == ["given_up"] * 3 + ["uploaded"]
+    begun = {event["chain"]: event["entity"] for event in reversed(run.of("dispatch"))}
+    assert list(begun.values()) == [f"client/{order[0]}"] * 4
+
+
+def test_a_member_without_samples_hands_on_to_itself(lab: Lab) -> None:
+    """With several passes the last of one may be the first of the next: nothing has to move."""
+    structure = superclients(size=1, passes=3)
+    config = chained(1, structure=structure, training=1e-9)
+    assert len(ends(lab.run(config))[0]["provenance"]) == 3
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_phones_that_are_never_online_together(lab: Lab, seed: int) -> None:
+    """The search for an instant at which two are there comes to an end; who waits for them without
+    a timeout waits for ever, and the run says so."""
+    for absent in ({"kind": "skip", "timeout": 600.0}, {"kind": "wait"}):
+        structure = superclients(size=6, absent=absent)
+        config = chained(60, buffered(2, 1), structure=structure, stop={"sim_time": "3 d"})
+        config["system"]["availability"] = {"kind": "phones"}
+        said = lab.try_run({**config, "seed": seed}, "--restart")
+        if absent["kind"] == "skip":
+            assert said.exit_code == 0, said
+        else:
+            assert said.exit_code == 0 or "nothing is left to happen" in said.err, said
 
 
 def test_failures_while_holding_the_model(lab: Lab) -> None:

@@ -53,6 +53,7 @@ class BufferedPacing:
             raise ScenarioError(
                 f"federation.pacing.in_flight is {wanted}, more than the {n} {who}s there are"
             )
+        self._since_s = self._server.clock.now
         self._ask_soon()
 
     def leftovers(self) -> list[Contribution]:

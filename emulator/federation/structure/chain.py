@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emulator.errors import RunError
 from emulator.federation.payload.full import Sizes
 from emulator.federation.tasks import Tasks
 from emulator.learning_interface import Learner
@@ -27,6 +28,9 @@ from emulator.simulation.availability import together_from
 from emulator.simulation.clock import Call, Rank
 from emulator.simulation.devices import Work
 from emulator.simulation.participation import NEVER, Outcome, Participation, Terms
+
+NEVER_AFTER_S = 10 * 365 * 86_400.0
+"""Clients that are not online together for so long are taken never to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,8 @@ class Chain:
         self._clock = rules.tasks.clock
         self._ring_pass = -1
         self._remaining: list[int] = []
-        self._losses: dict[int, int] = {}
+        self._lost_once: set[int] = set()
+        self._is_last = False
         self._holder: Participation | None = None
         self._has: set[int] = set()
         """The clients that hold the newest model, beside the server at first and in a relay."""
@@ -111,7 +116,7 @@ class Chain:
                 return
             self._ring_pass += 1
             self._remaining = self._rules.order(self.client, self.visit, self._ring_pass)
-            self._losses.clear()
+            self._lost_once.clear()
         asked = self._asked()
         for member in asked:
             if self._is_there(member):
@@ -150,9 +155,9 @@ class Chain:
             source = member
         elif self._holder is not None:
             source, sender = self._holder.client, self._holder
-        last = not self._remaining and self._ring_pass + 1 == rules.passes
+        self._is_last = not self._remaining and self._ring_pass + 1 == rules.passes
         self._start(member, update, state, rules.work(member), source, sender,
-                    uploads=rules.relay or last)  # fmt: skip
+                    uploads=rules.relay or self._is_last)  # fmt: skip
 
     def _start(
         self, client: int, update: Any, state: Any, work: Work | None, source: int | None,
@@ -182,12 +187,10 @@ class Chain:
         if p.state is not None:
             self.states[p.client] = p.state
         self._turn_s = self._clock.now
-        if self._rules.relay:
-            self._next()
-            return
-        self._holder, self._has = p, {p.client}
-        if p.uploads:
-            self._complete()
+        if not self._rules.relay:
+            self._holder, self._has = p, {p.client}
+        if self._is_last:
+            self._complete()  # with the upload: before anything else of this instant
         else:
             self._next()
 
@@ -204,21 +207,28 @@ class Chain:
         self._turn_s = self._clock.now
         if not (self._rules.relay or math.isnan(p.downloaded_s)):
             self._has.add(p.client)
-        again = self._losses.get(p.client, 0) == 0
-        self._losses[p.client] = 1
         if self._rules.absent.kind == "abort":
             self._give_up("lost", p.client)
-        elif p.phase == "delivery":
-            if again:
-                self._next()
-            else:
+            return
+        again = p.client not in self._lost_once
+        if not self._sender_left(p):
+            self._lost_once.add(p.client)
+        if p.phase == "delivery":
+            if not again:
                 self._give_up("lost", p.client)
+                return
+        elif again:
+            self._remaining.insert(0, p.client)
         else:
-            if again:
-                self._remaining.insert(0, p.client)
-            else:
-                self._leave_out(p.client)
-            self._next()
+            self._leave_out(p.client)
+        self._next()
+
+    def _sender_left(self, p: Participation) -> bool:
+        """Whether a transfer broke off at its other end: the receiver was online, and goes on."""
+        online_until = self._rules.tasks.population.availability.online_until
+        from_other = p.source is not None and p.source != p.client
+        return bool(from_other and math.isnan(p.downloaded_s)
+                    and online_until(p.client, p.ended_s) > p.ended_s)  # fmt: skip
 
     def _leave_out(self, member: int) -> None:
         self.left_out += 1
@@ -235,7 +245,13 @@ class Chain:
         timeout_s = getattr(absent, "timeout", None)
         until_s = math.inf if timeout_s is None else self._turn_s + timeout_s
         now = self._clock.now
-        ready_s = min(together_from(availability, clients, now) for clients in needed)
+        if absent.kind == "wait" and not until_s > self._turn_s:
+            raise RunError(
+                f"federation.structure.absent.timeout, {timeout_s!r} s, does not move the clock at "
+                f"simulated time {now!r} s; a longer one is needed"
+            )
+        limit_s = min(until_s, now + NEVER_AFTER_S)
+        ready_s = min(together_from(availability, clients, now, limit_s) for clients in needed)
         self._log("absent", client=needed[0][-1], ring_pass=self._ring_pass)
         if ready_s <= until_s and ready_s < math.inf:
             self._wake = self._clock.at(ready_s, Rank.CHECK_IN, self.client, self._give_turn)
@@ -255,6 +271,8 @@ class Chain:
             self._remaining.remove(member)
             self._leave_out(member)
         self._turn_s = self._clock.now
+        if not self._remaining and self._ring_pass + 1 == self._rules.passes:
+            self._lost_once.clear()  # a delivery may be lost once, whatever was lost before
         self._give_turn()
 
     def _is_online(self, client: int) -> bool:

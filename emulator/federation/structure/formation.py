@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from emulator.errors import PolicyStop
 from emulator.federation.structure.grouping import (
     Grouping,
     Limits,
@@ -60,6 +61,7 @@ class Formation:
     def __init__(
         self, section: schema.Superclients, root_seed: int, clients: Clients, cost: Cost | None,
         tasks: Tasks, learner: Learner, superclients: Superclients, formed: Callable[[], None],
+        *, stop_on_nonfinite: bool,
     ) -> None:  # fmt: skip
         self._section = section
         self._clients = clients
@@ -68,12 +70,21 @@ class Formation:
         self._learner = learner
         self._superclients = superclients
         self._formed = formed
+        self._stop_on_nonfinite = stop_on_nonfinite
         self._rng = generator(root_seed, "superclients")
         self._handles: dict[int, Sequence[Any]] = {}
         self._missing = set() if cost is None else set(clients.numbers)
         self._at_work: dict[int, Participation] = {}
         self._check_in: Call | None = None
+        self._deadline: Call | None = None
         self._is_over = False
+
+    @property
+    def waits_for(self) -> str:
+        """What there is to come before the first round."""
+        missing = sorted(self._missing)
+        named = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+        return f"the pre-training of {len(missing)} clients ({named})"
 
     def begin(self) -> None:
         """Ask everybody; or, where nothing is to be waited for, form the superclients now."""
@@ -90,7 +101,9 @@ class Formation:
             return
         self._log("pretraining", clients=len(self._missing), epochs=pretraining.epochs)
         if pretraining.deadline is not None:
-            clock.at(pretraining.deadline, Rank.DEADLINE, action=self._time_is_up)
+            self._deadline = clock.at(
+                pretraining.deadline, Rank.DEADLINE, action=self._time_is_up
+            )
         clock.at(clock.now, Rank.DISPATCH, action=self._ask)
 
     def _log(self, event: str, **fields: Any) -> None:
@@ -133,8 +146,6 @@ class Formation:
             self._tasks.clock.soon(Rank.DISPATCH, 0, self._ask)
 
     def _time_is_up(self) -> None:
-        if self._is_over:
-            return
         for p in list(self._at_work.values()):
             if p.outcome is None:
                 self._tasks.participations.cancel(p, Outcome.CANCELLED)
@@ -142,6 +153,8 @@ class Formation:
 
     def _end(self) -> None:
         self._is_over = True
+        if self._deadline is not None:
+            self._tasks.clock.cancel(self._deadline)
         self._tasks.clock.at(self._tasks.clock.now, Rank.DISPATCH, action=self._form)
 
     # --- grouping -------------------------------------------------------------------------------
@@ -150,9 +163,15 @@ class Formation:
         clients, section = self._clients, self._section
         limits = Limits(section.grouping.min_samples, section.grouping.max_clients)
         seen = [client for client in clients.numbers if client not in self._missing]
-        unseen, found = sorted(self._missing), Grouping([])
+        vectors = self._representers(seen)
+        if vectors is not None:
+            finite = np.isfinite(vectors).all(1)
+            for client in np.array(seen)[~finite].tolist():
+                self._not_finite(client)
+            seen, vectors = np.array(seen)[finite].tolist(), vectors[finite]
+        unseen, found = sorted(set(clients.numbers) - set(seen)), Grouping([])
         if sum(clients.samples[client] for client in seen) >= limits.min_samples or not unseen:
-            found = self._grouping(seen, limits)
+            found = self._grouping(seen, vectors, limits)
         else:
             unseen = list(clients.numbers)  # too few to make one superclient of
         if unseen:
@@ -165,26 +184,45 @@ class Formation:
         self._superclients.groups = found.groups
         if section.pretraining is not None and self._learner.learns:
             for number, epoch in enumerate(section.pretraining.similarity, start=1):
-                cosines = self._learner.similarity([self._handles[c][number] for c in seen])
+                models = [self._handles[client][number] for client in seen]
+                cosines = self._learner.similarity(models) if len(seen) > 1 else []
                 self._tasks.recorder.similarity(epoch, seen, cosines)
         self._handles.clear()
         self._formed()
 
-    def _grouping(self, seen: list[int], limits: Limits) -> Grouping:
+    def _representers(self, seen: list[int]) -> NDArray[np.float64] | None:
+        """What the clients' models tell [seen, d]; None where groups are made at random."""
+        if self._cost is None or not seen or not self._learner.learns:
+            return None
+        sent = [self._handles[client][0] for client in seen]
+        return np.array(self._learner.representers(sent), dtype=np.float64)
+
+    def _not_finite(self, client: int) -> None:
+        """Whose model has diverged tells nothing: it is placed as one that was not seen."""
+        self._tasks.recorder.event(
+            self._tasks.clock.now, "nonfinite", f"client/{client}", phase="pretraining"
+        )
+        if self._stop_on_nonfinite:
+            raise PolicyStop(
+                f"the pre-trained model of client {client} is not finite, and "
+                "federation.on_nonfinite is 'stop' (allowed: drop, stop); a smaller "
+                "federation.structure.pretraining.optimizer.lr helps"
+            )
+
+    def _grouping(
+        self, seen: list[int], vectors: NDArray[np.float64] | None, limits: Limits
+    ) -> Grouping:
         samples = [self._clients.samples[client] for client in seen]
         section = self._section.grouping
-        if self._cost is None or not self._learner.learns:
+        if vectors is None:
             found = random_grouping(samples, limits, self._rng)
+        elif isinstance(section, schema.GreedyGrouping):
+            found = greedy_grouping(
+                samples, limits, vectors, section.metric, self._rng, first=section.first,
+                merge=section.merge,
+            )  # fmt: skip
         else:
-            sent = [self._handles[client][0] for client in seen]
-            vectors = np.array(self._learner.representers(sent))
-            if isinstance(section, schema.GreedyGrouping):
-                found = greedy_grouping(
-                    samples, limits, vectors, section.metric, self._rng, first=section.first,
-                    merge=section.merge,
-                )  # fmt: skip
-            else:
-                found = kmeans_grouping(samples, limits, self._clusters(vectors), self._rng)
+            found = kmeans_grouping(samples, limits, self._clusters(vectors), self._rng)
         found.groups = [[seen[position] for position in group] for group in found.groups]
         return found
 

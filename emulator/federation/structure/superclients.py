@@ -93,6 +93,8 @@ class Superclients:
 
     def _over(self, chain: Chain) -> None:
         del self.at_work[chain.client]
+        if chain.outcome is not None:  # it was given up or cancelled
+            self._unreported(chain)
         self.on_free()
 
     def accept(self, chain: Chain) -> None:
@@ -103,7 +105,6 @@ class Superclients:
     def cancel(self, chain: Chain, outcome: Outcome) -> None:
         """Tell the member at work to stop."""
         chain.cancel(outcome)
-        self._unreported(chain)
 
     def close(self, chain: Chain) -> None:
         """The outcome is final."""

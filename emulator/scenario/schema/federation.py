@@ -244,7 +244,7 @@ class FedSeqInter(Section):
     way are cancelled. ``merge``: no barrier: after ``hops`` hops a walker merges alone,
     w ← (1 − α s(τ)) w + α s(τ) w_i with α = ``mixing`` and τ the merges since it set out, and goes
     on from w. ``hops`` is the number of superclients unless said otherwise. In an average a model
-    weighs as many samples as it has seen since the last one.
+    weighs as many samples as it has seen since the last one; one that has made no hop is left out.
     """
 
     kind: Literal["fedseqinter"]

@@ -106,14 +106,16 @@ class Pretraining(Section):
 
 class Swap(Section):
     """The turn goes to the first in order that is online. When nobody is, ``timeout`` after the
-    turn began, all who are left are left out of the pass."""
+    turn began, all who are left are left out of the pass, unless one is back at that very instant.
+    """
 
     kind: Literal["swap"]
     timeout: NonNegativeSeconds
 
 
 class Skip(Section):
-    """The member is waited for, and ``timeout`` after its turn began left out of the pass."""
+    """The member is waited for, and ``timeout`` after its turn began left out of the pass, unless
+    it is back at that very instant."""
 
     kind: Literal["skip"]
     timeout: NonNegativeSeconds

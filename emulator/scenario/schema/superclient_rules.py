@@ -42,14 +42,15 @@ def not_with_superclients(scenario: Scenario) -> list[str]:
             "federation.structure.hop: p2p with network 'topology': the way from client to client "
             "is by their own links only; say hop: relay, or clients' links without a topology"
         )
+    declared = isinstance(scenario.task.dataset, DeclaredData)
     grouped = not isinstance(structure.grouping, RandomGrouping)
-    if grouped and isinstance(scenario.task.dataset, DeclaredData) and structure.stand_in is None:
+    if grouped and declared and structure.stand_in is None:
         wrong.append(
             f"federation.structure.grouping: '{structure.grouping.kind}' goes by what clients have "
             "learned, and dataset 'declared' has nothing to learn from; say stand_in: random, or "
             "grouping: {kind: random}"
         )
-    if isinstance(structure.approximator, Conf) and scenario.task.exemplars is None:
+    if isinstance(structure.approximator, Conf) and not (declared or scenario.task.exemplars):
         wrong.append(
             "federation.structure.approximator: 'conf' needs exemplars, held out of the test set "
             "for every method that is compared; say task.exemplars: 10 (of each class)"
