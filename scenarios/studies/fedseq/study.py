@@ -228,7 +228,7 @@ def pretraining(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
     phones = [
         "task.clients=500", "task.dataset={kind: fashion_mnist, train_samples: 50000}",
         "system.availability={kind: phones, duty: 0.25}", "federation.structure.stand_in=random",
-        "stop={sim_time: 14 d, versions: 1}", "evaluation.every={versions: 1}",
+        "stop={sim_time: 30 d, versions: 1}", "evaluation.every={versions: 1}",
         "system.drop_notice=at_once",
         "federation.structure.grouping={kind: kmeans, min_samples: 800}",
     ]  # fmt: skip
