@@ -101,9 +101,7 @@ class Formation:
             return
         self._log("pretraining", clients=len(self._missing), epochs=pretraining.epochs)
         if pretraining.deadline is not None:
-            self._deadline = clock.at(
-                pretraining.deadline, Rank.DEADLINE, action=self._time_is_up
-            )
+            self._deadline = clock.at(pretraining.deadline, Rank.DEADLINE, action=self._time_is_up)
         clock.at(clock.now, Rank.DISPATCH, action=self._ask)
 
     def _log(self, event: str, **fields: Any) -> None:
