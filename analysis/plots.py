@@ -50,11 +50,14 @@ def plot_time_to_accuracy(
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure to ``path`` (.pdf or .png); ``AnalysisError`` where that cannot be done."""
+    """Write a figure to ``path`` (.pdf, .png or .svg).
+
+    Raises ``AnalysisError`` where that cannot be done.
+    """
     # Type 42 embeds TrueType fonts: publishers refuse matplotlib's default, Type 3. Without a
-    # date in it, the same runs give the same PDF.
-    metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
-    with matplotlib.rc_context({"pdf.fonttype": 42}):
+    # date in it, and with named parts, what is the same gives the same file.
+    metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
+    with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "fedclock"}):
         try:
             figure.savefig(path, dpi=200, metadata=metadata)
         except OSError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentF
 from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError
-from analysis.plots import PALETTE
+from analysis.plots import PALETTE, save_figure, style_axes
 from traces.devices import DeviceTable
 from traces.sessions import Sessions
 from traces.statistics import duty_cycle, online_share_by_hour
@@ -35,13 +34,7 @@ def plot_trace(trace: Sessions | DeviceTable, path: str | Path, title: str) -> N
         if isinstance(trace, DeviceTable)
         else availability_figure(trace, title)
     )
-    # Without a date in it, and with named parts, the same trace gives the same file.
-    metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
-    with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "fedclock"}):
-        try:
-            figure.savefig(path, dpi=200, metadata=metadata)
-        except OSError as error:
-            raise AnalysisError(f"{path}: cannot be written ({error.strerror})") from error
+    save_figure(figure, path)
 
 
 def refuse_suffix(path: Path) -> None:
@@ -142,6 +135,4 @@ def _cdf(axes: Axes, values: NDArray[np.float64]) -> None:
 def _label(axes: Axes, x: str, y: str) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.grid(color="0.92")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    style_axes(axes)

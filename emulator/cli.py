@@ -113,7 +113,6 @@ def _show(out: Path, manifest: dict[str, Any]) -> None:
     from analysis.plots import plot_time_to_accuracy
     from analysis.run_reader import read_run
     from analysis.summary import summarize, summary_table
-    from analysis.superclients import superclients_table, write_superclient_figures
 
     finished = read_run(out)
     console = Console()
@@ -121,6 +120,9 @@ def _show(out: Path, manifest: dict[str, Any]) -> None:
     if not manifest["timing_only"]:
         plot_time_to_accuracy([finished], out / "time_to_accuracy.png")
     if finished.superclients is not None:
+        # Loaded where it is used: most runs have none.
+        from analysis.superclients import superclients_table, write_superclient_figures
+
         console.print(superclients_table(finished.superclients))
         write_superclient_figures(finished, out)
     console.print(f"Run directory: {out}", highlight=False, soft_wrap=True)

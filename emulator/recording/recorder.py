@@ -202,10 +202,10 @@ def _finite_or_word(value: float) -> float | str:
 
 def _of_chain(p: Participation) -> str:
     """Where a task of a chain stands in it, and who its model comes from."""
-    if p.chain is None:
-        return "" if p.phase == "training" else f',"phase":"{p.phase}"'
-    source = "server" if p.source is None else f"client/{p.source}"
     phase = "" if p.phase == "training" else f',"phase":"{p.phase}"'
+    if p.chain is None:
+        return phase
+    source = "server" if p.source is None else f"client/{p.source}"
     return f',"chain":{p.chain},"ring_pass":{p.ring_pass},"source":"{source}"{phase}'
 
 

@@ -25,7 +25,17 @@ Direction: TypeAlias = Literal["down", "up"]  # server to client, client to serv
 _COMPLETION_RANK: Mapping[Direction, Rank] = {"down": Rank.TRANSFER, "up": Rank.UPLOAD}
 
 
-class UnsharedNetwork(Protocol):
+class PeerLinks(Protocol):
+    """What a model takes from one client to another: their own links, and nobody else's."""
+
+    def peer_s(self, sender: int, receiver: int, size_bytes: float) -> float: ...
+
+    def peer_moved_bytes(
+        self, sender: int, receiver: int, size_bytes: float, active_s: float
+    ) -> float: ...
+
+
+class UnsharedNetwork(PeerLinks, Protocol):
     """A network in which no transfer slows another down."""
 
     shared: Literal[False]
@@ -36,22 +46,6 @@ class UnsharedNetwork(Protocol):
 
     def moved_bytes(
         self, client: int, direction: Direction, size_bytes: float, active_s: float
-    ) -> float: ...
-
-    def peer_s(self, sender: int, receiver: int, size_bytes: float) -> float: ...
-
-    def peer_moved_bytes(
-        self, sender: int, receiver: int, size_bytes: float, active_s: float
-    ) -> float: ...
-
-
-class PeerLinks(Protocol):
-    """What a model takes from one client to another: their own links, and nobody else's."""
-
-    def peer_s(self, sender: int, receiver: int, size_bytes: float) -> float: ...
-
-    def peer_moved_bytes(
-        self, sender: int, receiver: int, size_bytes: float, active_s: float
     ) -> float: ...
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_resume import COMPARED, run
+from test_resume import COMPARED, run, same_files
 
 SCENARIO = """
 schema: 1
@@ -69,11 +69,6 @@ def write_scenario(folder: Path, case: str, executor: str) -> Path:
     return path
 
 
-def same_files(one: Path, other: Path) -> None:
-    for name in FILES:
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
-
-
 @pytest.fixture(scope="module", params=list(CASES))
 def uninterrupted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -96,7 +91,7 @@ def test_killed_and_run_again(
     run(scenario, tmp_path / "run", "replay", 20)
     code, total = run(scenario, tmp_path / "run")
     assert code == 0
-    same_files(tmp_path / "run", expected)
+    same_files(tmp_path / "run", expected, FILES)
     # An evaluation, and a checkpoint with it, follows every four hops of a few clients each.
     assert total <= trainings + 60
 
@@ -108,4 +103,4 @@ def test_workers_change_nothing(case: str, tmp_path: Path) -> None:
     code, _ = run(scenario, tmp_path / "two", "training", 50, workers=2)
     assert code == -9
     assert run(scenario, tmp_path / "two", workers=2)[0] == 0
-    same_files(tmp_path / "one", tmp_path / "two")
+    same_files(tmp_path / "one", tmp_path / "two", FILES)

@@ -40,6 +40,12 @@ class Walker:
     chains: list[Chain] = field(default_factory=list)
     at: Chain | None = None
 
+    @property
+    def last(self) -> tuple[int, int, float]:
+        """What its model is known by: the last superclient, the version, when that hop began."""
+        chain = self.chains[-1]
+        return chain.client, self.version, chain.dispatched_s
+
     def set_out(self, version: int) -> None:
         """Go on from the server's model."""
         self.version, self.model, self.hops, self.samples = version, None, 0, 0
@@ -99,10 +105,7 @@ class FedSeqInterPacing:
             return server.state
         if self._virtual is None:
             self._virtual = self._mean(walked)
-            server.watch_finite(
-                self._virtual, [(w.chains[-1].client, w.version, w.chains[-1].dispatched_s)
-                                for w in walked],
-            )  # fmt: skip
+            server.watch_finite(self._virtual, [walker.last for walker in walked])
         return self._virtual
 
     def _mean(self, walked: Sequence[Walker]) -> Any:
@@ -220,8 +223,7 @@ class FedSeqInterPacing:
                 walker.at = None
         walked = [walker for walker in walkers if walker.hops]
         if walked:
-            self.model()  # the same aggregation, by the same name
-            state, self._virtual = self._virtual, None
+            state, self._virtual = self.model(), None
             self._take(state, walked)
         for walker in walkers:
             walker.set_out(server.version)
@@ -230,8 +232,7 @@ class FedSeqInterPacing:
         server = self._server
         discount = self.discount(server.version - walker.version)
         state = server.aggregate([walker.model], [self._weight(walker)], [discount])
-        last = walker.chains[-1]
-        server.watch_finite(state, [(last.client, walker.version, last.dispatched_s)])
+        server.watch_finite(state, [walker.last])
         self._take(state, [walker])
         walker.set_out(server.version)
 

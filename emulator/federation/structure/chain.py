@@ -139,11 +139,8 @@ class Chain:
         return (self._holder.client, member)
 
     def _is_there(self, member: int) -> bool:
-        needed, population = self._needed(member), self._rules.tasks.population
-        now = self._clock.now
-        online_until = population.availability.online_until
-        there: bool = population.available(member)
-        return there and all(online_until(c, now) > now for c in needed)
+        there: bool = self._rules.tasks.population.available(member)
+        return there and all(map(self._is_online, self._needed(member)))
 
     def _train(self, member: int) -> None:
         rules = self._rules

@@ -160,6 +160,7 @@ def refuse_nonsense(scenario: Scenario) -> None:
     """
     pacing, system, task = scenario.federation.pacing, scenario.system, scenario.task
     selection = scenario.federation.selection
+    in_star = isinstance(scenario.federation.structure, Star)
     n = task.clients
     wrong: list[str] = []
     if system.drop_notice == "timeout" and system.drop_timeout is None:
@@ -181,7 +182,6 @@ def refuse_nonsense(scenario: Scenario) -> None:
             "is tested on; say task.client_test: 0.2, or take natural data with partition natural"
         )
     if isinstance(pacing, Synchronous):
-        in_star = isinstance(scenario.federation.structure, Star)
         wanted, asked = pacing.wanted(n), pacing.asked(n)
         if wanted > n:
             wrong.append(f"federation.pacing.participants is {wanted}, more than {n} clients")
@@ -197,7 +197,6 @@ def refuse_nonsense(scenario: Scenario) -> None:
                 "federation.selection: 'all' asks everyone: over_commitment has nothing to add"
             )
     if isinstance(pacing, Buffered | Asynchronous):
-        in_star = isinstance(scenario.federation.structure, Star)
         if isinstance(selection, AllSelection) and pacing.in_flight != n and in_star:
             wrong.append(
                 f"federation.selection: 'all' keeps all {n} clients at work: in_flight must be "
