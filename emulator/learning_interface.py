@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 
@@ -12,6 +13,16 @@ class Handle(Protocol):
     @property
     def id(self) -> str:
         """Hash of the operation and all that it rests on; simulated time is no part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a model and how it is trained: ``name``, the names of its ``layers`` (the others
+    are frozen), and which of the run's recipes."""
+
+    name: str
+    layers: tuple[str, ...]
+    recipe: str
 
 
 class Learner(Protocol):
@@ -25,9 +36,10 @@ class Learner(Protocol):
         """Handle of the server's first state."""
 
     def train(
-        self, server: Any, state: Any, client: int, visit: tuple[int, ...]
+        self, server: Any, state: Any, client: int, visit: tuple[int, ...], part: Part | None
     ) -> tuple[Any, Any]:
-        """Handles of the update and of the client's next state."""
+        """Handles of the update and of the client's next state; without ``part`` all layers are
+        trained, as the scenario's ``local`` says."""
 
     def chain_update(self, server: Any, last: Any) -> Any:
         """Handle of what a chain of clients, begun at ``server``, brings it; ``last`` is the
@@ -49,8 +61,16 @@ class Learner(Protocol):
         weights: Sequence[float],
         discounts: Sequence[float],
         contributors: int | None = None,
+        layers: tuple[str, ...] | None = None,
     ) -> Any:
-        """Handle of the server's next state; ``contributors`` is how many there could be."""
+        """Handle of the server's next state; ``contributors`` is how many there could be, and only
+        ``layers`` change, all unless said otherwise."""
+
+    def divergence(
+        self, server: Any, updates: Sequence[Any], weights: Sequence[float],
+        layers: tuple[str, ...], metric: str, on: str,
+    ) -> dict[str, Any]:  # fmt: skip
+        """How far apart updates are, a number for each of ``layers``, computed now."""
 
     def evaluate(self, server: Any) -> dict[str, Any] | None:
         """Accuracy, loss and n, computed now."""

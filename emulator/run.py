@@ -15,7 +15,10 @@ from safetensors.torch import save_file
 from emulator import assembly
 from emulator.errors import FedclockError, RunError, ScenarioError
 from emulator.federation.cost import Cost
-from emulator.federation.payload.full import Sizes, full
+from emulator.federation.payload import Payload, WorkOf, divide_and_conquer
+from emulator.federation.payload.divide_and_conquer import DivideAndConquer, Model
+from emulator.federation.payload.full import Full, Sizes, full
+from emulator.federation.payload.prepass import PrePass
 from emulator.federation.policy import Policy
 from emulator.federation.server import Server
 from emulator.federation.structure.formation import Clients, Formation
@@ -29,7 +32,7 @@ from emulator.learning.learner import Learner, Learning, Method
 from emulator.learning.memo import CacheLost, Memo
 from emulator.learning.operations import Workbench
 from emulator.learning.setting import Setting
-from emulator.learning.training import state_dict
+from emulator.learning.training import Recipe, state_dict
 from emulator.manifest import Manifest, memory_bytes, new_manifest, progress_of, same_run
 from emulator.recording.recorder import Recorder
 from emulator.recording.run_directory import RunDirectory
@@ -37,6 +40,7 @@ from emulator.recording.tables import CLIENTS
 from emulator.scenario import Scenario, resolved_yaml, schema
 from emulator.scenario.source import Source
 from emulator.simulation.clock import Clock
+from emulator.simulation.participation import Participation
 from emulator.simulation.participations import Participations
 from emulator.simulation.population import Population
 
@@ -73,6 +77,9 @@ def run(scenario: Scenario, source: Source, options: Options, progress: Progress
         scenario = scenario.model_copy(update={"execution": execution})
     before_bytes = memory_bytes()
     world = assembly.build_world(scenario, setting.samples)
+    if isinstance(scenario.federation.payload, schema.DivideAndConquer):
+        layers = tuple(layer.name for layer in setting.profile.layers)
+        world.notes.extend(divide_and_conquer.check(scenario.federation.payload, layers))
     population_bytes = memory_bytes() - before_bytes
     bench, step = None, None
     if not options.timing_only:
@@ -139,6 +146,18 @@ def _refuse_impossible(scenario: Scenario, options: Options) -> None:
             f"federation.structure.grouping: '{structure.grouping.kind}' goes by what clients have "
             "learned, which --timing-only never computes; say federation.structure.stand_in: random"
         )
+    payload = scenario.federation.payload
+    if (
+        options.timing_only
+        and isinstance(payload, schema.DivideAndConquer)
+        and payload.by_value
+        and payload.stand_in is None
+    ):
+        raise ScenarioError(
+            f"federation.payload.split: '{payload.split.kind}' goes by what clients have learned, "
+            "which --timing-only never computes; say federation.payload.stand_in: 3, a number of "
+            "layers"
+        )
     if options.memo is None:
         return
     if options.timing_only:
@@ -184,7 +203,10 @@ class _Attempt:
         directory, manifest = self.directory, self.manifest
         end_differs = manifest["finish_of"] != manifest["scenario_sha256"]
         chains = isinstance(self.scenario.federation.structure, schema.Superclients)
-        directory.open_tables(manifest["open_end"] if end_differs else None, chains=chains)
+        parts = isinstance(self.scenario.federation.payload, schema.DivideAndConquer)
+        directory.open_tables(
+            manifest["open_end"] if end_differs else None, chains=chains, parts=parts
+        )
         recorder = Recorder(directory, self.scenario.task.clients)
         learner = Learner(
             _method(self.scenario, self.setting), self.learning, lambda: directory.events.lines
@@ -289,39 +311,79 @@ class _Attempt:
             participations.at_work, queueing=queueing,
         )  # fmt: skip
         sizes = full(
-            federation.payload, cost, profile.size_bytes,
+            federation.payload.header, cost, profile.size_bytes,
             profile.statistics_bytes if travels else 0,
         )  # fmt: skip
-        work = assembly.build_work(
-            scenario.local, setting.samples, profile.forward_macs, profile.backward_macs, cost
-        )
+        payload = self._payload(sizes, cost, clock, learner, recorder)
         server = Server(
-            clock, policy, network, assembly.SELECTORS[selection.kind](scenario.seed), sizes,
+            clock, policy, network, assembly.SELECTORS[selection.kind](scenario.seed), payload,
             tasks, learner, recorder, on_evaluation,
         )  # fmt: skip
         pacing = assembly.PACINGS[federation.pacing.kind](
             server, federation.pacing, everyone=selection.kind == "all"
         )
+
+        def begin(what: Any) -> None:
+            server.pacing = server.waits = what
+            what.start()
+
+        first = pacing
+        if isinstance(payload, DivideAndConquer) and payload.section.prepass is not None:
+            first = PrePass(server, payload.section.prepass, payload, lambda: begin(pacing))
         if isinstance(federation.structure, schema.Superclients):
             superclients = Superclients(
-                federation.structure, scenario.seed, tasks, learner, sizes, work
+                federation.structure, scenario.seed, tasks, learner, payload
             )
             superclients.on_free = server.somebody_is_free
-            server.start(superclients, pacing)
+            tasks.on_end = payload.ended
+            server.start(superclients, first)
 
             def formed() -> None:
-                server.waits = pacing
-                pacing.start()
+                begin(first)
 
             server.waits = formation = self._formation(
                 federation.structure, sizes, tasks, learner, superclients, formed
             )
             formation.begin()
         else:
-            tasks.on_end = lambda p: server.somebody_is_free()
-            server.start(Star(tasks, learner, work), pacing)
-            pacing.start()
+
+            def ended(p: Participation) -> None:
+                payload.ended(p)
+                server.somebody_is_free()
+
+            tasks.on_end = ended
+            server.start(Star(tasks, learner, payload), first)
+            first.start()
         return server
+
+    def _payload(
+        self, sizes: Sizes, cost: Cost, clock: Clock, learner: Learner, recorder: Recorder
+    ) -> Payload:
+        """What travels, and what is trained of it."""
+        scenario, setting, profile = self.scenario, self.setting, self.setting.profile
+        federation, samples = scenario.federation, setting.samples
+        section, local = federation.payload, scenario.local
+        if isinstance(section, schema.FullPayload):
+            work = assembly.build_work(
+                local, samples, profile.forward_macs, profile.backward_macs, cost
+            )
+            return Full(sizes, work)
+
+        def work_of(recipe: str, layers: tuple[str, ...]) -> WorkOf:
+            phase = assembly.phase_local(local, section, recipe)
+            backward_macs = setting.backward_macs(layers)
+            return assembly.build_part_work(local, phase, samples, profile, backward_macs, cost)
+
+        layers = profile.layers
+        travels = federation.batch_norm == "average"
+        model = Model(
+            tuple(layer.name for layer in layers),
+            tuple(x.size_bytes + travels * x.statistics_bytes for x in layers),
+            tuple(layer.parameters for layer in layers),
+            work_of,
+        )
+        clients = scenario.task.clients
+        return DivideAndConquer(section, model, cost.values_up, clock, learner, recorder, clients)
 
     def _formation(
         self, section: schema.Superclients, sizes: Sizes, tasks: Tasks, learner: Learner,
@@ -369,7 +431,20 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
         tested_clients=tuple(np.flatnonzero(tested).tolist()),
         chains=isinstance(federation.structure, schema.Superclients),
         pretraining=learning_setting.pretraining(scenario),
+        recipes=_recipes(scenario),
     )
+
+
+def _recipes(scenario: Scenario) -> dict[str, Recipe]:
+    """Those of the parts of a model, where it travels in parts."""
+    payload = scenario.federation.payload
+    if not isinstance(payload, schema.DivideAndConquer):
+        return {}
+    return {
+        name: learning_setting.recipe(assembly.phase_local(scenario.local, payload, name))
+        for name in assembly.PHASES
+        if getattr(payload, name) is not None
+    }
 
 
 def _policy(scenario: Scenario) -> Policy:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from simpy.events import Event
 
 from emulator.errors import InternalError, PolicyStop
-from emulator.federation.payload.full import Sizes
+from emulator.federation.payload import Payload
 from emulator.federation.policy import Policy
 from emulator.federation.selection import Selector
 from emulator.federation.structure import Contribution, Structure
@@ -71,7 +71,7 @@ class Server:
         policy: Policy,
         network: Network,
         selector: Selector,
-        sizes: Sizes,
+        payload: Payload,
         tasks: Tasks,
         learner: Learner,
         recorder: Recorder,
@@ -86,7 +86,7 @@ class Server:
         self.population = tasks.population
         self._network = network
         self._selector = selector
-        self._sizes = sizes
+        self.payload = payload
         self.learner = learner
         self.recorder = recorder
         self._on_evaluation = on_evaluation
@@ -142,7 +142,7 @@ class Server:
 
     def terms(self, on_upload: Callback, on_loss: Callback) -> Terms:
         """What the tasks of a pacing have in common."""
-        return Terms(self._sizes.down_bytes, self._sizes.up_bytes, on_upload, on_loss)
+        return Terms(0, 0, on_upload, on_loss)  # the plan of each knows its sizes
 
     def dispatch(self, contributor: int, terms: Terms) -> Any:
         """Send the newest version to ``contributor``."""
@@ -151,6 +151,7 @@ class Server:
     def accept(self, contribution: Contribution) -> None:
         """It counts: the clients' own states advance."""
         self.structure.accept(contribution)
+        self.payload.accepted(contribution)
 
     def dismiss(self, contribution: Contribution, outcome: Outcome) -> None:
         """It came, and does not count."""
@@ -166,25 +167,45 @@ class Server:
     def merge(self, taken: Sequence[Contribution], since_s: float) -> None:
         """Make the next version of accepted contributions."""
         ordered = sorted(taken, key=_client_then_task)
-        discounts, discount = [], self.pacing.discount
         for p in ordered:
-            p.staleness = self.version - p.version
-            if p.staleness < 0:
-                raise InternalError(f"task {p.task} of client {p.client} has negative staleness")
-            discounts.append(discount(p.staleness))
-        by_samples = self.policy.weights == "samples"
-        weights = [float(p.samples) if by_samples else 1.0 for p in ordered]
-        if not any(weights):
-            self.log("no_samples", version=self.version, tasks=[p.task for p in ordered])
-        state = self.aggregate([p.update for p in ordered], weights, discounts)
-        self.watch_finite(state, [(p.client, p.version, p.dispatched_s) for p in ordered])
+            self._count_staleness(p)
+        state = self.state
+        for layers, group in self.payload.groups(ordered):
+            state = self._merged(state, group, layers)
+        self.payload.merged(ordered, self.state, state)
         self.advance(state, ordered, since_s)
+
+    def _count_staleness(self, p: Contribution) -> None:
+        p.staleness, p.cross_staleness = self.payload.age(p, self.version)
+        if p.staleness < 0:
+            raise InternalError(f"task {p.task} of client {p.client} has negative staleness")
+
+    def _merged(
+        self, state: Any, group: Sequence[Contribution], layers: tuple[str, ...] | None
+    ) -> Any:
+        """What contributions that all train the same ``layers`` make of ``state``."""
+        discount = self.pacing.discount
+        discounts = [discount(p.staleness or 0) for p in group]
+        by_samples = self.policy.weights == "samples"
+        weights = [float(p.samples) if by_samples else 1.0 for p in group]
+        if not any(weights):
+            self.log("no_samples", version=self.version, tasks=[p.task for p in group])
+        n = self._contributors
+        updates = [p.update for p in group]
+        state = self.learner.aggregate(state, updates, weights, discounts, n, layers)
+        self.watch_finite(state, [(p.client, p.version, p.dispatched_s) for p in group])
+        return state
+
+    @property
+    def _contributors(self) -> int | None:
+        """N of the methods that need it, where that is not all clients."""
+        return self.structure.candidates.clients if self.policy.merged_by_superclients else None
 
     def aggregate(
         self, updates: Sequence[Any], weights: Sequence[float], discounts: Sequence[float]
     ) -> Any:
         """The state that these updates would make of the present one."""
-        n = self.structure.candidates.clients if self.policy.merged_by_superclients else None
+        n = self._contributors
         return self.learner.aggregate(self.state, updates, weights, discounts, n)
 
     def watch_finite(self, state: Any, contributions: list[tuple[int, int, float]]) -> None:
@@ -317,7 +338,7 @@ class Server:
         self.check()
         for c in self._received():
             c.outcome = Outcome.REPORTED
-            c.staleness = self.version - c.version
+            self._count_staleness(c)
             self.structure.close(c)
         self.tasks.leave_in_flight()
         self.log("stop", reason=self.stopped or "sim_time", version=self.version)

@@ -52,9 +52,10 @@ class Tasks:
         state: Any,
         work: Work | None,
         terms: Terms,
+        plan: Any = None,
     ) -> Participation:
         """A task of ``client``, whose learning is that of the handles ``update`` and ``state``;
-        without ``work`` it only hands on what it has."""
+        without ``work`` it only hands on what it has. ``plan`` is the payload's."""
         number, training_s = self._counts.get(client, 0), 0.0
         if work is not None:
             self._counts[client] = number + 1
@@ -63,6 +64,7 @@ class Tasks:
             self.ledger.dispatched, client, version, self.population.samples[client], training_s,
             terms, update, state, self.clock.now,
         )  # fmt: skip
+        p.plan = plan
         if self._failure and work is not None:
             self._maybe_fail(p, number)
         self.ledger.dispatched += 1

@@ -20,6 +20,7 @@ from emulator.learning.memo import CacheLost, Memo, Values
 from emulator.learning.objectives import kept_name
 from emulator.learning.operations import (
     AggregateConfig,
+    DivergenceConfig,
     EvaluateClientsConfig,
     EvaluateConfig,
     Options,
@@ -30,6 +31,7 @@ from emulator.learning.operations import (
 from emulator.learning.pretraining import PretrainConfig, Pretraining
 from emulator.learning.server_steps import uploads
 from emulator.learning.training import Recipe
+from emulator.learning_interface import Part
 
 EVALUATION_SHARD = 1000
 """Test samples an evaluation operation takes; fixed, so that sums do not depend on workers."""
@@ -45,7 +47,7 @@ class Method:
     ``root`` is the identity of the initial model (specification and seed) and of the data set
     (content and partition); ``batch_norm`` as in :class:`TrainConfig`; ``tested_clients`` have
     samples of their own to be tested on. ``chains``: a trained model goes on to another client;
-    ``pretraining`` is what superclients are formed by.
+    ``pretraining`` is what superclients are formed by. ``recipes`` are those of parts, by name.
     """
 
     root: str
@@ -60,6 +62,7 @@ class Method:
     tested_clients: tuple[int, ...] = ()
     chains: bool = False
     pretraining: Pretraining | None = None
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -126,19 +129,21 @@ class Learner:
         return self._handles("initial", self._method.root, (), config, ("server",))[0]
 
     def train(
-        self, server: Handle, state: Handle | None, client: int, visit: tuple[int, ...]
-    ) -> tuple[Handle, Handle | None]:
+        self, server: Handle, state: Handle | None, client: int, visit: tuple[int, ...],
+        part: Part | None = None,
+    ) -> tuple[Handle, Handle | None]:  # fmt: skip
         """(update, the client's new state or None) of one visit of ``client``.
 
         ``server`` is frozen by this call; ``visit`` is the structure's visit key. In a chain it is
         what the client before has trained, and the update is what the next one starts from.
+        Without ``part`` all layers are trained.
         """
         method = self._method
         # identity(), written out: this is asked for every task.
         key = "\x1f".join([str(part) for part in visit])
         operation_id = digest(
             f"train\x1f{server.id}\x1f{state.id if state else ''}\x1f{client}\x1f{key}"
-            f"\x1f{self._method_id}"
+            f"\x1f{self._method_id}{self._part_id(part)}"
         )
         if self._learning is None:
             new = Handle(operation_id + ".state", None) if self._stateful else None
@@ -147,14 +152,20 @@ class Learner:
             client,
             visit,
             method.seed,
-            method.recipe,
+            method.recipe if part is None else method.recipes[part.recipe],
             method.objective,
             self._uploads,
             method.batch_norm,
+            None if part is None else part.layers,
         )
         names = ("update", "state") if self._stateful else ("update",)
         handles = self._handles("train", operation_id, (server, state), config, names)
         return handles[0], handles[1] if self._stateful else None
+
+    def _part_id(self, part: Part | None) -> str:
+        if part is None:
+            return ""
+        return "\x1f".join(("", *part.layers, repr(self._method.recipes[part.recipe])))
 
     def chain_update(self, server: Handle, last: Handle) -> Handle:
         """What a chain that began at ``server`` brings it: the model that ``last`` has trained,
@@ -169,10 +180,12 @@ class Learner:
         weights: Sequence[float],
         discounts: Sequence[float],
         contributors: int | None = None,
+        layers: tuple[str, ...] | None = None,
     ) -> Handle:
         """The server's next state from updates in canonical order, p_k and s(τ_k) beside them.
 
-        ``contributors`` is N of the methods that need it: all clients, unless said otherwise.
+        ``contributors`` is N of the methods that need it: all clients, unless said otherwise. Only
+        ``layers`` change, with all that the server keeps for them; without, all do.
         """
         operation_id = identity(
             "aggregate",
@@ -182,6 +195,7 @@ class Learner:
             *map(repr, discounts),
             self._merge_id,
             *(() if contributors is None else (contributors,)),
+            *(() if layers is None else ("layers", *layers)),
         )
         if self._learning is None:
             return Handle(operation_id + ".server", None)
@@ -191,6 +205,7 @@ class Learner:
             self._method.normalise,
             self._method.server_optimizer,
             self._method.clients if contributors is None else contributors,
+            layers,
         )
         handle = self._handles("aggregate", operation_id, (server, *updates), config, ("server",))[
             0
@@ -198,6 +213,23 @@ class Learner:
         if self._learning.keep_versions and handle.operation is not None:
             self._keep[handle.id] = handle
         return handle
+
+    def divergence(
+        self, server: Handle, updates: Sequence[Handle], weights: Sequence[float],
+        layers: tuple[str, ...], metric: str, on: str,
+    ) -> Values:  # fmt: skip
+        """How far apart updates in canonical order are, computed now: ``divergence``, a number for
+        each of ``layers`` (None where no update is finite), and the positions of ``nonfinite`` ones
+        among the updates."""
+        config = DivergenceConfig(layers, metric, on, tuple(weights))
+        operation_id = identity(
+            "divergence", server.id, *(update.id for update in updates), *map(repr, weights),
+            metric, on, *layers,
+        )  # fmt: skip
+        assert self._learning is not None
+        if self._learning.memo.value(operation_id) is None:
+            self._force([Operation("divergence", operation_id, (server, *updates), config)])
+        return self.values(operation_id)
 
     def evaluate(self, server: Handle) -> Values | None:
         """Accuracy, mean loss and n on the test set, computed now; None in a timing-only run."""

@@ -1,7 +1,8 @@
 """The client's half of every objective: what it adds to a gradient, keeps and sends.
 
-A training asks in this order: :func:`kept_before`, :func:`correction`, :func:`gradient_term`; it
-trains; then :func:`after_training`. The equations are in ``emulator/learning/methods/``.
+A training asks in this order: :func:`kept_before`, :func:`correction`, :func:`gradient_term` and
+:func:`penalty`; it trains; then :func:`after_training`. The equations are in
+``emulator/learning/methods/``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from emulator.errors import InternalError
 from emulator.learning.lineage import Tensors
-from emulator.learning.methods import GradientTerm
+from emulator.learning.methods import GradientTerm, Penalty
 from emulator.learning.methods.feddyn import feddyn, next_gradient
+from emulator.learning.methods.fedmax import fedmax
 from emulator.learning.methods.fedprox import fedprox
 from emulator.learning.methods.scaffold import control_option_2, scaffold
 from emulator.learning.training import Recipe
@@ -52,7 +54,7 @@ def gradient_term(objective: Options, vector: Sequence[Tensor]) -> GradientTerm 
     """What is added to every mini-batch's gradient; ``vector`` is :func:`correction` in the
     shapes of the trained parameters, empty where that is None."""
     match objective["kind"]:
-        case "plain":
+        case "plain" | "fedmax":
             return None
         case "fedprox":
             return fedprox(objective["mu"])
@@ -64,6 +66,13 @@ def gradient_term(objective: Options, vector: Sequence[Tensor]) -> GradientTerm 
             return feddyn(objective["alpha"], vector)
         case kind:
             raise InternalError(f"the learning plane knows no objective '{kind}'")
+
+
+def penalty(objective: Options) -> Penalty | None:
+    """What is added to every sample's loss, by what the last linear layer is given."""
+    if objective["kind"] != "fedmax":
+        return None
+    return fedmax(objective["beta"], objective["direction"])
 
 
 def after_training(

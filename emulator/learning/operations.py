@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,9 +24,15 @@ from emulator.errors import InternalError
 from emulator.learning import objectives, pretraining, training
 from emulator.learning.lineage import Tensors
 from emulator.learning.methods.average import coefficients
+from emulator.learning.methods.divide_and_conquer import divergence
 from emulator.learning.methods.scaffold import server_control
 from emulator.learning.partitions import ClientTest
-from emulator.learning.server_steps import Taken, merge_statistics, take_step
+from emulator.learning.server_steps import (
+    Taken,
+    initial_vectors,
+    merge_statistics,
+    take_step,
+)
 from emulator.learning.training import Layout, Recipe
 
 Options = dict[str, Any]
@@ -38,7 +44,7 @@ class TrainConfig:
 
     ``uploads`` is what the server's step takes (see ``server_steps.UPLOADS``); ``batch_norm`` what
     becomes of running statistics: ``average``, ``local``, ``freeze``, or None for a model that has
-    none.
+    none. ``layers`` are those that are trained, None for all.
     """
 
     client: int
@@ -48,17 +54,31 @@ class TrainConfig:
     objective: Options
     uploads: tuple[str, ...] = ("delta",)
     batch_norm: str | None = None
+    layers: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AggregateConfig:
-    """How updates are merged; the lists run along the inputs after the first."""
+    """How updates are merged; the lists run along the inputs after the first. Only ``layers``
+    change, None for all."""
 
     weights: tuple[float, ...]
     discounts: tuple[float, ...]
     normalise: str
     optimizer: Options
     clients: int
+    layers: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DivergenceConfig:
+    """How far apart updates are in each of ``layers``, see ``divergence``; ``weights`` run along
+    the inputs after the first."""
+
+    layers: tuple[str, ...]
+    metric: str
+    on: str
+    weights: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +190,13 @@ def _train(bench: Workbench, config: TrainConfig, inputs: Sequence[Tensors | Non
     layout, visit = bench.layout, begin(bench, config, inputs)
     x, y = bench.samples_of(config.client)
     rng = visit_generator(config)
-    term = objectives.gradient_term(config.objective, layout.trained_views(visit.vector))
+    vector = layout.trained_views(visit.vector, config.layers)
+    term = objectives.gradient_term(config.objective, vector)
     with torch_stream(config.seed, "dropout", config.client, *config.visit):
         delta, loss, steps = training.train(
             layout, visit.server["model"], x, y, config.recipe, rng, term, visit.statistics,
-            freeze=config.batch_norm == "freeze",
+            freeze=config.batch_norm == "freeze", layers=config.layers,
+            penalty=objectives.penalty(config.objective),
         )  # fmt: skip
         return finish(bench, visit, delta, loss, steps)
 
@@ -310,16 +332,73 @@ def _aggregate(
     if not any(factors):
         return Result({"server": server}, values)
     updates = [updates[i] for i in kept]
+    before = server
+    if config.layers is not None:
+        positions = bench.layout.positions(config.layers)
+        before = _cut(server, positions)
+        updates = [_cut(update, positions) for update in updates]
     taken = Taken(updates, weights, discounts, factors, config.normalise, config.clients)
-    after = {**server, **take_step(config.optimizer, server, taken)}
+    after = {**before, **take_step(config.optimizer, before, taken)}
     if "statistics" in updates[0]:
         share = config.optimizer.get("mixing", 1.0)
-        after.update(merge_statistics(server, taken, share))
+        after.update(merge_statistics(before, taken, share))
     changes = [update["control_change"] for update in updates if "control_change" in update]
     if changes:
-        control = server.get("control", torch.zeros_like(after["model"]))
+        control = before.get("control", torch.zeros_like(after["model"]))
         after["control"] = server_control(control, changes, config.clients)
+    if config.layers is not None:
+        start = initial_vectors(config.optimizer, server["model"])
+        after = {
+            name: _put(server.get(name, start.get(name)), positions[_kind_of(name)], part)
+            for name, part in after.items()
+        }
     return Result({"server": after}, values)
+
+
+def _kind_of(name: str) -> str:
+    """Which of a layout's positions go with that vector of a state or an update."""
+    return name if name in ("statistics", "counts") else "model"
+
+
+def _cut(tensors: Tensors, positions: Mapping[str, Tensor]) -> Tensors:
+    """Of every vector along the parameters or the running statistics only these positions."""
+    found = {}
+    for name, tensor in tensors.items():
+        where = positions[_kind_of(name)].to(tensor.device)
+        found[name] = tensor if name == "base_loss" else tensor[where]
+    return found
+
+
+def _put(whole: Tensor | None, positions: Tensor, part: Tensor) -> Tensor:
+    """``whole`` with ``part`` at these positions."""
+    assert whole is not None
+    found = whole.clone()
+    found[positions.to(found.device)] = part
+    return found
+
+
+def _divergence(
+    bench: Workbench, config: DivergenceConfig, inputs: Sequence[Tensors | None]
+) -> Result:
+    server, *updates = inputs
+    assert server is not None
+    base = server["model"]
+    changes, weights, nonfinite = [], [], []
+    for number, (update, weight) in enumerate(zip(updates, config.weights, strict=True)):
+        assert update is not None
+        if not _finite(update):
+            nonfinite.append(number)
+            continue
+        changes.append(update["delta"] if "delta" in update else update["model"] - base)
+        weights.append(weight)
+    found = []
+    for layer in config.layers:
+        where = bench.layout.positions((layer,))["model"].to(base.device)
+        vectors = torch.stack([change[where].double() for change in changes]) if changes else None
+        if vectors is not None and config.on == "weights":
+            vectors += base[where].double()
+        found.append(None if vectors is None else divergence(vectors, config.metric, weights))
+    return Result({}, {"divergence": found, "nonfinite": nonfinite})
 
 
 def _evaluate(bench: Workbench, config: EvaluateConfig, inputs: Sequence[Tensors | None]) -> Result:
@@ -363,6 +442,7 @@ _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] 
     "train": _train,
     "chain_update": _chain_update,
     "aggregate": _aggregate,
+    "divergence": _divergence,
     "evaluate": _evaluate,
     "evaluate_clients": _evaluate_clients,
     "pretrain": _found(pretraining.pretrain),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -73,14 +73,34 @@ def profile_model(
     )
 
 
+def backward_macs_of(
+    model: nn.Module,
+    input_shape: tuple[int, ...],
+    classes: int,
+    layers: Collection[str],
+    *,
+    is_text: bool = False,
+) -> int:
+    """``backward_macs`` of a training in which only ``layers`` are trained, by their names: the
+    gradients of their weights, and those of the activations down to the first of them."""
+    return _count(model, input_shape, classes, is_text, layers)[2]
+
+
 def _count(
-    model: nn.Module, input_shape: tuple[int, ...], classes: int, is_text: bool
+    model: nn.Module,
+    input_shape: tuple[int, ...],
+    classes: int,
+    is_text: bool,
+    layers: Collection[str] | None = None,
 ) -> tuple[list[str], int, int]:
     """The names of the modules as the forward pass calls them, forward MACs, backward MACs."""
     where = f"task.model: {type(model).__name__} cannot be profiled"
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ScenarioError(f"{where}: it has no parameter to train; give it one")
     ghost = copy.deepcopy(model).to("cpu").eval()
+    for path, parameter in ghost.named_parameters():
+        if layers is not None and path.rpartition(".")[0] not in layers:
+            parameter.requires_grad_(False)
     order: list[str] = []
     for name, module in ghost.named_modules():
         # The hook has three arguments; the default binds this module's name, not the last one.
@@ -90,7 +110,7 @@ def _count(
         with _step_by_step(), torch_stream(0, "profile"), _FlopCounter() as counter:
             logits = ghost(torch.zeros((1, *input_shape), dtype=dtype))
             forward_flops = counter.flops
-            if logits.shape == (1, classes):
+            if logits.shape == (1, classes) and logits.requires_grad:
                 loss = cross_entropy(logits, torch.zeros(1, dtype=torch.int64))
                 torch.autograd.backward(loss)
     except Exception as error:  # a user's model can fail in any way

@@ -87,6 +87,13 @@ def take_step(step: Options, server: Tensors, taken: Taken) -> Tensors:
     raise InternalError(f"the learning plane knows no server step '{kind}'")
 
 
+def initial_vectors(step: Options, model: Tensor) -> Tensors:
+    """The step's own vectors before its first version, as far as a part of the model may have had
+    none when another has: all zeros, but for v."""
+    zeros = torch.zeros_like(model)
+    return {"m": zeros, "h": zeros, "v": torch.full_like(model, step.get("v0", 0.0))}
+
+
 def merge_statistics(server: Tensors, taken: Taken, share: float) -> Tensors:
     """The running statistics of batch normalization after a version, with the model's weights.
 

@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import os
 import platform
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,7 @@ from emulator.learning.executors.processes import Processes
 from emulator.learning.lineage import canonical, identity
 from emulator.learning.methods.fedseq import classifier_weights, exemplars
 from emulator.learning.models import build_model, resolve_callable
+from emulator.learning.objectives import penalty
 from emulator.learning.operations import Workbench, one_thread, torch_stream
 from emulator.learning.partitions import (
     ClientTest,
@@ -38,7 +40,7 @@ from emulator.learning.partitions import (
     set_aside,
 )
 from emulator.learning.pretraining import Pretraining
-from emulator.learning.profile import Profile, profile_model
+from emulator.learning.profile import Profile, backward_macs_of, profile_model
 from emulator.learning.training import Layout, Recipe, running_norms
 from emulator.scenario.schema import (
     BATCH_NORM_CHOICES,
@@ -69,7 +71,8 @@ class Setting:
     ``partition[client]`` are the client's training samples. ``client_test`` is what each client
     is tested on, where the scenario or the data set says it. ``dataset`` and ``model`` are None
     where the scenario only declares their size. ``exemplars`` (x, y) are held out of the test set;
-    ``pretraining_model`` is where clients begin before superclients are formed.
+    ``pretraining_model`` is where clients begin before superclients are formed; ``sample`` is the
+    shape of one, the number of classes, and whether it is text.
     """
 
     samples: NDArray[np.int64]
@@ -81,6 +84,13 @@ class Setting:
     client_test: ClientTest | None = None
     pretraining_model: torch.nn.Module | None = None
     exemplars: tuple[NDArray[Any], NDArray[np.int64]] | None = None
+    sample: tuple[tuple[int, ...], int, bool] = ((), 0, False)
+
+    def backward_macs(self, layers: Collection[str]) -> int:
+        """Multiply-accumulates of one sample's backward pass where only ``layers`` are trained."""
+        assert self.model is not None
+        shape, classes, is_text = self.sample
+        return backward_macs_of(self.model, shape, classes, layers, is_text=is_text)
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
@@ -119,7 +129,8 @@ def build(scenario: Scenario) -> Setting:
             declared.classes,
             is_text=isinstance(task.model, CharLstm),
         )
-        return Setting(samples, profile, root, [], None, model)
+        sample = (declared.input_shape, declared.classes, isinstance(task.model, CharLstm))
+        return Setting(samples, profile, root, [], None, model, sample=sample)
     dataset = _dataset(task.dataset.model_dump())
     dataset, held_out = _hold_out(dataset, task.exemplars, seed)
     parts, client_test = _split(task, dataset, seed)
@@ -141,9 +152,11 @@ def build(scenario: Scenario) -> Setting:
         )
         if isinstance(structure.approximator, Clf):
             classifier_weights(model, structure.approximator.layers)  # refused before anything runs
+    sample = (dataset.input_shape, dataset.classes, dataset.is_text)
     return Setting(
-        samples, profile, root, parts, dataset, model, client_test, pretraining_model, held_out
-    )
+        samples, profile, root, parts, dataset, model, client_test, pretraining_model, held_out,
+        sample,
+    )  # fmt: skip
 
 
 def _hold_out(
@@ -336,8 +349,11 @@ def lanes(scenario: Scenario, bench: Workbench) -> StepProgram | None:
     if scenario.execution.executor != "batched":
         return None
     width, rows = LANES[scenario.execution.device], scenario.local.batch_size
+    objective = scenario.federation.objective.model_dump()
     with one_thread():
-        return step_program(bench.layout, rows, width, bench.train_x, bench.train_y)
+        return step_program(
+            bench.layout, rows, width, bench.train_x, bench.train_y, penalty(objective)
+        )
 
 
 def executor(kind: str, bench: Workbench, workers: int, step: StepProgram | None) -> Executor:

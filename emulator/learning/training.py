@@ -8,8 +8,9 @@ statistics of batch normalization are no parameters: they lie in vectors of thei
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -20,9 +21,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from emulator.errors import ScenarioError
-from emulator.learning.methods import GradientTerm
+from emulator.learning.methods import GradientTerm, Penalty
 
 Indices = NDArray[np.int64]
+Layers = Sequence[str] | None
+"""Names of modules that own parameters; None stands for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Layout:
         self.size = sum(self.sizes)
         self.trained = [p for p in self.parameters if p.requires_grad]
         self.norms = running_norms(self.model)
+        self._names_of_norms = {m: name for name, m in self.model.named_modules()}
         buffers = list(self.model.buffers())
         self._statistics = [b for b in buffers if b.is_floating_point()]
         self._counts = [b for b in buffers if not b.is_floating_point()]
@@ -92,13 +96,35 @@ class Layout:
         pieces = torch.split(flat, self.sizes)
         return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
-    def trained_views(self, flat: Tensor | None) -> list[Tensor]:
-        """As :meth:`views`, of the trained parameters only and on the layout's device; none
-        without a vector."""
+    def is_trained(self, layers: Layers = None) -> list[bool]:
+        """Of every parameter whether it is trained where only ``layers`` are, all of them unless
+        said otherwise."""
+        found = zip(self.names, self.parameters, strict=True)
+        return [p.requires_grad and _lies_in(name, layers) for name, p in found]
+
+    def trained_views(self, flat: Tensor | None, layers: Layers = None) -> list[Tensor]:
+        """As :meth:`views`, of the trained parameters only (see :meth:`is_trained`) and on the
+        layout's device; none without a vector."""
         if flat is None:
             return []
-        pieces = zip(self.views(flat.to(self.device)), self.parameters, strict=True)
-        return [view for view, parameter in pieces if parameter.requires_grad]
+        pieces = zip(self.views(flat.to(self.device)), self.is_trained(layers), strict=True)
+        return [view for view, is_trained in pieces if is_trained]
+
+    def norms_of(self, layers: Layers) -> list[_BatchNorm]:
+        """The layers of batch normalization among ``layers``."""
+        if layers is None:
+            return self.norms
+        return [norm for norm in self.norms if self._names_of_norms[norm] in layers]
+
+    def positions(self, layers: Sequence[str]) -> dict[str, Tensor]:
+        """Where these layers lie in the flat vectors: ``model`` [positions in 0..P-1], and those in
+        ``statistics`` and ``counts``. Sorted, int64, on the CPU."""
+        sizes = {"model": list(zip(self.names, self.sizes, strict=True)), "statistics": [],
+                 "counts": []}  # fmt: skip
+        for name, buffer in self.model.named_buffers():
+            key = "statistics" if buffer.is_floating_point() else "counts"
+            sizes[key].append((name, buffer.numel()))
+        return {key: _ranges(named, layers) for key, named in sizes.items()}
 
     def load(self, flat: Tensor, statistics: Mapping[str, Tensor] | None = None) -> None:
         """Overwrite the module's parameters by the flat vector [P], and its running statistics by
@@ -141,6 +167,21 @@ def state_dict(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Ten
         found[name] = tensors[key][at[key] : stop].cpu().reshape(tensor.shape).clone()
         at[key] = stop
     return found
+
+
+def _lies_in(name: str, layers: Layers) -> bool:
+    """Whether the tensor of that name belongs to one of these layers."""
+    return layers is None or name.rpartition(".")[0] in layers
+
+
+def _ranges(named: Sequence[tuple[str, int]], layers: Sequence[str]) -> Tensor:
+    """The positions of the tensors (name, size) of these layers, laid end to end."""
+    found, start = [torch.empty(0, dtype=torch.int64)], 0
+    for name, size in named:
+        if _lies_in(name, layers):
+            found.append(torch.arange(start, start + size))
+        start += size
+    return torch.cat(found)
 
 
 def running_norms(model: nn.Module) -> list[_BatchNorm]:
@@ -194,28 +235,43 @@ def train(
     statistics: Mapping[str, Tensor] | None = None,
     *,
     freeze: bool = False,
+    layers: Layers = None,
+    penalty: Penalty | None = None,
     after_step: Callable[[int], None] | None = None,
 ) -> tuple[Tensor, float, int]:
     """Local SGD from ``base`` [P] and running ``statistics`` on ``x`` [n, ...], ``y`` [n].
 
     Returns (delta [P] = trained − base, mean loss over the mini-batches, number of steps). No
-    sample: a zero delta, a loss of NaN and 0 steps. The layout then holds the trained model and
-    its statistics. ``freeze`` normalizes by the given statistics, which stay. ``after_step(n)`` is
-    called after the n-th step, when the layout holds the model as it is then.
+    sample, or nothing to train: a zero delta, a loss of NaN and 0 steps. The layout then holds the
+    trained model and its statistics. ``freeze`` normalizes by the given statistics, which stay.
+    Other layers than ``layers`` stay as they are, in every respect: no gradient, no weight decay,
+    and batch normalization by the given statistics; dropout is as in training everywhere.
+    ``penalty`` adds the mean of what it gives to the loss, but not to the one that is returned.
+    ``after_step(n)`` is called after the n-th step, when the layout holds the model as it is then.
     """
     layout.load(base, statistics)
-    parameters = layout.trained
+    is_trained = layout.is_trained(layers)
+    parameters = [p for p, yes in zip(layout.parameters, is_trained, strict=True) if yes]
+    if not parameters:
+        return torch.zeros_like(base, device=layout.device), math.nan, 0
     velocity: list[Tensor] = []
     anchor = [p.detach().clone() for p in parameters] if term is not None else []
     losses: list[Tensor] = []
-    norms = layout.norms
+    norms = [] if freeze else layout.norms_of(layers)
     layout.model.train()
+    _normalize_by_batch(layout.norms, 0)
     for positions in batches(len(y), recipe, rng):
         if norms:
-            _normalize_by_batch(norms, 0 if freeze else len(positions))
+            _normalize_by_batch(norms, len(positions))
         chosen = torch.from_numpy(positions).to(x.device)
-        loss = cross_entropy(layout.model(layout.inputs(x[chosen])), y[chosen])
-        gradients = list(torch.autograd.grad(loss, parameters, materialize_grads=True))
+        xb, yb = layout.inputs(x[chosen]), y[chosen]
+        if penalty is None:
+            total = loss = cross_entropy(layout.model(xb), yb)
+        else:
+            logits, activations = with_activations(layout.model, partial(layout.model, xb))
+            loss = cross_entropy(logits, yb)
+            total = loss + penalty(activations).mean()
+        gradients = list(torch.autograd.grad(total, parameters, materialize_grads=True))
         if term is not None:
             term(gradients, parameters, anchor)
         sgd_step(parameters, gradients, velocity, recipe)
@@ -224,6 +280,28 @@ def train(
             after_step(len(losses))
     mean_loss = float(torch.stack(losses).double().mean()) if losses else math.nan
     return layout.flatten() - base.to(layout.device), mean_loss, len(losses)
+
+
+def with_activations(model: nn.Module, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    """(the logits that ``call()`` gets from the model, what its last linear layer got [n, d]).
+
+    Raises ScenarioError where the logits do not come from a linear layer.
+    """
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    seen: list[tuple[Tensor, Tensor]] = []
+    hooks = [m.register_forward_hook(lambda _m, args, out: seen.append((args[0], out)))
+             for m in linear[-1:]]  # fmt: skip
+    try:
+        logits = call()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not seen or seen[-1][1] is not logits:
+        raise ScenarioError(
+            "federation.objective: 'fedmax' goes by what the last linear layer is given, and the "
+            "logits of task.model do not come from one; take another model or objective"
+        )
+    return logits, seen[-1][0]
 
 
 def sgd_step(

@@ -13,7 +13,7 @@ from collections.abc import MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any
 
 from emulator.recording.run_directory import RunDirectory
-from emulator.recording.tables import SIMILARITY, SUPERCLIENTS
+from emulator.recording.tables import LAYERS, SIMILARITY, SUPERCLIENTS
 from emulator.simulation.participation import Outcome, Participation
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Recorder:
         self._metric_rows = directory.metrics.buffer
         self._chains = directory.chains is not None
         self._chain_rows = directory.chains.buffer if directory.chains else []
+        self._parts = directory.parts
         self._similarity_rows: list[tuple[Any, ...]] = []
         self.bytes_down = 0
         self.bytes_up = 0
@@ -103,6 +104,9 @@ class Recorder:
         more: tuple[Any, ...] = ()
         if self._chains:
             more = (p.phase, p.chain, p.ring_pass, p.source)
+        if self._parts:
+            more += _by_part(p, down, up)
+        if self._chains:
             # What goes from client to client is theirs, and not the server's.
             up += round(p.lent_bytes)
         if p.source is None:
@@ -177,6 +181,10 @@ class Recorder:
                 self._similarity_rows.append((epoch, client, clients[j], cosines[i][j]))
         self._directory.write_table("similarity.csv", SIMILARITY, self._similarity_rows)
 
+    def layers(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """The layers of the model by part, once for each time that it has been split."""
+        self._directory.write_table("layers.csv", LAYERS, rows)
+
     def metric(self, t_s: float, version: int, metric: str, value: float, n: int) -> None:
         """A value of the global model on the test set."""
         self._metric_rows.append(
@@ -201,12 +209,28 @@ def _finite_or_word(value: float) -> float | str:
 
 
 def _of_chain(p: Participation) -> str:
-    """Where a task of a chain stands in it, and who its model comes from."""
+    """Where a task of a chain stands in it, and who its model comes from; what it trains, where
+    that is a part."""
     phase = "" if p.phase == "training" else f',"phase":"{p.phase}"'
+    if p.plan is not None and p.plan.part is not None:
+        phase += f',"part":"{p.plan.part.name}"'
     if p.chain is None:
         return phase
     source = "server" if p.source is None else f"client/{p.source}"
     return f',"chain":{p.chain},"ring_pass":{p.ring_pass},"source":"{source}"{phase}'
+
+
+def _by_part(p: Participation, down: int, up: int) -> tuple[Any, ...]:
+    """Its ``PART_COLUMNS``, from what has come ``down`` and gone ``up`` to the server."""
+    terms, part = p.terms, p.plan.part if p.plan is not None else None
+    came = terms.down.moved(down) if terms.down is not None else [0] * 5
+    went = terms.up.moved(up) if terms.up is not None else [0] * 5
+    if p.lent_pieces:
+        went = [mine + lent for mine, lent in zip(went, p.lent_pieces, strict=True)]
+    return (
+        None if part is None else part.name, p.cross_staleness, came[0] + went[0],
+        came[1] + went[1], *came[2:], *went[2:],
+    )  # fmt: skip
 
 
 def _trainings(chain: Contribution) -> int:

@@ -16,6 +16,7 @@ from emulator.recording.tables import (
     CHAIN_COLUMNS,
     CHAINS,
     METRICS,
+    PART_COLUMNS,
     UPDATES,
     VERSIONS,
     encode_lines,
@@ -25,8 +26,9 @@ from emulator.recording.tables import (
 _OWN_FILES = (
     "manifest.json", "scenario.yaml", "resolved.yaml", "events.jsonl", "versions.csv",
     "updates.csv", "metrics.csv", "clients.csv", "chains.csv", "superclients.csv",
-    "similarity.csv", "model.safetensors", "memo.sqlite", "time_to_accuracy.png",
-    "superclients.png", "similarity.png", "walkers.png",
+    "similarity.csv", "layers.csv", "model.safetensors", "memo.sqlite", "time_to_accuracy.png",
+    "superclients.png", "similarity.png", "walkers.png", "layers.png", "bytes.png",
+    "bytes_to_accuracy.png",
 )  # fmt: skip
 
 
@@ -62,11 +64,13 @@ class RunDirectory:
             shutil.rmtree(path / "checkpoints", ignore_errors=True)
 
     def open_tables(
-        self, valid_bytes: dict[str, int] | None = None, *, chains: bool = False
-    ) -> None:
+        self, valid_bytes: dict[str, int] | None = None, *, chains: bool = False,
+        parts: bool = False,
+    ) -> None:  # fmt: skip
         """Open the event log and the tables, each with its header line; again, to begin anew.
 
-        ``chains``: also the table of chains, with superclients.
+        ``chains``: also the table of chains, with superclients. ``parts``: bytes are told apart by
+        part of the model.
         ``valid_bytes`` by file name: what lies beyond is the end of a run that is extended.
         """
         self._close_tables()
@@ -82,9 +86,11 @@ class RunDirectory:
             self.path / events, encode_lines, hashed=True, valid_bytes=valid.get(events)
         )
         self.versions = table("versions.csv", VERSIONS)
-        self.updates = table("updates.csv", UPDATES + (CHAIN_COLUMNS if chains else ()))
+        columns = UPDATES + (CHAIN_COLUMNS if chains else ()) + (PART_COLUMNS if parts else ())
+        self.updates = table("updates.csv", columns)
         self.metrics = table("metrics.csv", METRICS)
         self.chains = table("chains.csv", CHAINS) if chains else None
+        self.parts = parts
 
     @property
     def tables(self) -> tuple[AppendedFile, ...]:

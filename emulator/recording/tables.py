@@ -18,6 +18,15 @@ UPDATES = (
 CHAIN_COLUMNS = ("phase", "chain", "ring_pass", "source")
 """What ``updates.csv`` has beside with superclients: the task's place in a chain, and the client
 that its model came from (none: the server)."""
+PART_COLUMNS = (
+    "part", "cross_staleness", "header_bytes", "control_bytes", "a_bytes_down", "b_bytes_down",
+    "ab_bytes_down", "a_bytes_up", "b_bytes_up", "ab_bytes_up",
+)  # fmt: skip
+"""What ``updates.csv`` has beside where a model travels in parts: the part that was trained,
+staleness in versions of the other part, and what ``bytes_down`` and ``bytes_up`` are made of;
+headers and control messages are those of both directions. A pre-pass trains and sends all of the
+model (``ab``), which then has no parts yet."""
+LAYERS = ("version", "layer", "name", "parameters", "size_bytes", "divergence", "part")
 CHAINS = (
     "chain", "walker", "superclient", "version", "dispatched_s", "uploaded_s", "outcome",
     "staleness", "samples", "trainings", "left_out",

@@ -24,13 +24,19 @@ class Work:
     """What one task computes: samples trained on (counted with every repetition), samples of
     extra passes that the method asks for, and multiply-accumulates of one sample's forward and
     backward pass; then the samples of passes that are forward only, and the multiply-accumulates
-    of one such."""
+    of one such.
+
+    Where a part of the model is trained, ``of_sample`` is what a sample takes of what one of the
+    whole model's training does, and ``of_local`` what the task takes of one that trains the whole
+    model as the scenario's ``local`` says."""
 
     samples: int
     extra_samples: int
     macs_per_sample: int
     forward_samples: int = 0
     forward_macs: int = 0
+    of_sample: float = 1.0
+    of_local: float = 1.0
 
 
 class Speed(Protocol):
@@ -43,7 +49,8 @@ class Speed(Protocol):
 class FedScaleSpeed:
     """FedScale's formula: 3·(samples)·(ms of one inference)/1000; forward 1, backward 2.
 
-    Source: FedScale, ``Client.getCompletionTime``: 3·B·S·computation/1000.
+    Source: FedScale, ``Client.getCompletionTime``: 3·B·S·computation/1000. Where a part of the
+    model is trained, the 3 shrinks with the operations that this takes.
     """
 
     def __init__(self, ms_per_sample: NDArray[np.float64]) -> None:
@@ -51,7 +58,8 @@ class FedScaleSpeed:
 
     def seconds(self, client: int, work: Work) -> float:
         ms = self._ms_per_sample[client]
-        inferences = 3.0 * (work.samples + work.extra_samples) + work.forward_samples
+        trained = work.samples * work.of_sample + work.extra_samples
+        inferences = 3.0 * trained + work.forward_samples
         return float(inferences * ms / 1000)
 
 
@@ -69,7 +77,8 @@ class MacsSpeed:
 
 class ScriptedSpeed:
     """A task's training takes what was written; extra passes lengthen it in proportion, a forward
-    pass by a third of a sample's training, as in FedScale's formula."""
+    pass by a third of a sample's training, as in FedScale's formula. One that trains a part of the
+    model, or by another recipe, takes as much of it as its operations are of the usual ones."""
 
     def __init__(self, training_s: Sequence[float]) -> None:
         self._training_s = list(training_s)
@@ -78,8 +87,8 @@ class ScriptedSpeed:
         seconds = self._training_s[client]
         extra = work.extra_samples + work.forward_samples / 3
         if extra and work.samples:
-            seconds *= 1 + extra / work.samples
-        return seconds
+            return seconds * work.of_local * (1 + extra / (work.samples * work.of_sample))
+        return seconds * work.of_local
 
 
 class Devices:

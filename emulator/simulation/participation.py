@@ -30,14 +30,39 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """Bytes of one message in the order in which they travel: a header, a control message, and
+    what it holds of each part of the model."""
+
+    header: int
+    control: int
+    parts: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.header + self.control + sum(self.parts)
+
+    def moved(self, moved_bytes: float) -> list[int]:
+        """How much of each of its pieces has travelled when ``moved_bytes`` have."""
+        left, found = round(moved_bytes), list[int]()
+        for piece in (self.header, self.control, *self.parts):
+            found.append(min(piece, left))
+            left -= found[-1]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
-    """What the tasks of a round, or of a run, have in common: message sizes, and who hears of
-    the end (the upload, where there is one) and of the loss."""
+    """What a task, or the tasks of a round or a run have in common: message sizes, and who hears
+    of the end (the upload, where there is one) and of the loss. ``down`` and ``up`` take the
+    messages apart, where a model travels in parts."""
 
     down_bytes: int
     up_bytes: int
     on_upload: Callable[[Any], None]
     on_loss: Callable[[Any], None]
+    down: Message | None = None
+    up: Message | None = None
 
 
 class Participation:
@@ -45,6 +70,8 @@ class Participation:
 
     ``update`` and ``state`` are handles of the learning plane: the update, and the client's own
     state after it. ``fails_at`` below 1 is the fraction of its training at which the task is lost.
+    ``plan`` is the payload's. Where a model travels in parts, ``cross_staleness`` counts the
+    versions of the part that was frozen, and ``lent_pieces`` takes apart ``lent_bytes``.
 
     A task in a chain of clients may be without a server at either end. ``source`` is the client
     that the model comes from: another, whose link and seconds are lent by its own task
@@ -55,6 +82,9 @@ class Participation:
     # Class-level: a task sets only what happens to it. Tasks come by the million.
     fails_at = 1.0
     phase = "training"
+    plan: Any = None
+    cross_staleness: int | None = None
+    lent_pieces: tuple[int, ...] = ()
     chain: int | None = None
     ring_pass: int | None = None
     source: int | None = None

@@ -96,6 +96,10 @@ class Participations:
             lent_s = self._availability.online_seconds(sender.client, p.begun_s, until_s)
         sender.busy_s += lent_s
         sender.lent_bytes += p.bytes_down
+        if p.terms.down is not None:
+            pieces = p.terms.down.moved(p.bytes_down)
+            before = sender.lent_pieces or (0,) * len(pieces)
+            sender.lent_pieces = tuple(map(sum, zip(before, pieces, strict=True)))
         if not math.isnan(p.downloaded_s):
             sender.uploaded_s = p.downloaded_s
         self._on_lent(lent_s)

@@ -27,7 +27,8 @@ class BufferedPacing:
         self._server = server
         self._section = section
         self.discount = staleness_function(section.staleness)
-        self._buffer: list[Contribution] = []
+        self._buffers: dict[str, list[Contribution]] = {}
+        """What has come, by the part that it trains."""
         self._outstanding = 0
         self._since_s = 0.0
         self._aggregation: Call | None = None
@@ -42,7 +43,8 @@ class BufferedPacing:
         """What the server needs to go on."""
         section = self._section
         return (
-            f"{section.buffer - len(self._buffer)} more uploads for its buffer of "
+            f"{section.buffer - max(map(len, self._buffers.values()), default=0)} more uploads "
+            f"for its buffer of "
             f"{section.buffer}, {self._outstanding} of {section.in_flight} clients in flight"
         )
 
@@ -58,7 +60,7 @@ class BufferedPacing:
 
     def leftovers(self) -> list[Contribution]:
         """Contributions that no version has taken yet when the run ends."""
-        return list(self._buffer)
+        return [p for buffer in self._buffers.values() for p in buffer]
 
     def model(self) -> Any:
         """The newest version."""
@@ -67,16 +69,17 @@ class BufferedPacing:
     def _uploaded(self, p: Contribution) -> None:
         server, section = self._server, self._section
         self._outstanding -= 1
-        limit = section.max_staleness
+        limit, part = section.max_staleness, p.plan.part
+        buffer = self._buffers.setdefault(part.name if part else "", [])
         # Uploads of one instant may wait for merges before theirs; those count.
-        ahead = len(self._buffer) // section.buffer
-        if limit is not None and server.version + ahead - p.version > limit:
+        ahead = len(buffer) // section.buffer
+        if limit is not None and server.payload.age(p, server.version)[0] + ahead > limit:
             server.dismiss(p, Outcome.DISCARDED)
             self._ask_soon()
             return
         server.accept(p)
-        self._buffer.append(p)
-        if len(self._buffer) >= section.buffer and self._aggregation is None:
+        buffer.append(p)
+        if len(buffer) >= section.buffer and self._aggregation is None:
             self._aggregation = server.clock.soon(Rank.AGGREGATION, 0, self._aggregate)
         if section.refill == "at_once" or self._too_few:
             self._ask_soon()
@@ -88,14 +91,20 @@ class BufferedPacing:
     def _aggregate(self) -> None:
         self._aggregation = None
         server, size = self._server, self._section.buffer
-        while len(self._buffer) >= size and not server.stopped:
-            taken, self._buffer = self._buffer[:size], self._buffer[size:]
+        while (full := self._full()) is not None and not server.stopped:
+            taken = full[:size]
+            del full[:size]
             server.merge(taken, self._since_s)
             self._since_s = server.clock.now
-            if len(self._buffer) >= size:
+            if self._full() is not None:
                 server.evaluate_if_due()  # before another version takes its place
         if self._section.refill == "at_aggregation":
             self._ask_soon()
+
+    def _full(self) -> list[Contribution] | None:
+        """A buffer that is full; of several the first by the name of its part."""
+        size = self._section.buffer
+        return next((b for _, b in sorted(self._buffers.items()) if len(b) >= size), None)
 
     def _ask_soon(self) -> None:
         if self._refill is None:
@@ -107,13 +116,13 @@ class BufferedPacing:
         server = self._server
         free = self._section.in_flight - self._outstanding
         if self._section.refill == "at_aggregation":
-            free -= len(self._buffer)
+            free -= len(self.leftovers())
         if free <= 0:
             return
         chosen = server.select(free)
         if self._section.refill == "at_aggregation" and self._everyone:
             # Who waits in the buffer keeps the slot until the aggregation.
-            waiting = {p.client for p in self._buffer}
+            waiting = {p.client for p in self.leftovers()}
             chosen = [client for client in chosen if client not in waiting]
         self._outstanding += len(chosen)
         for client in sorted(chosen):

@@ -80,6 +80,8 @@ class SynchronousPacing:
         self._round = self._new_round(0)
         self._round.closed = True
         self.waits_for = "nothing yet"
+        self._says: dict[str, str] = {}
+        """What the log says of each round beside."""
         # Every update of a round starts from the version before: there is nothing to discount.
         self.discount = constant
 
@@ -102,35 +104,38 @@ class SynchronousPacing:
         return self._server.state
 
     def _rounds(self) -> Generator[Event, Any, None]:
-        server, section, clock = self._server, self._section, self._server.clock
-        n = server.structure.candidates.clients
+        section, clock = self._section, self._server.clock
+        n = self._server.structure.candidates.clients
         wanted, asked = section.wanted(n), section.asked(n)
         for number in itertools.count():
-            chosen = yield from self._recruit(asked)
-            started_s = clock.now
-            self._round = current = self._new_round(wanted)
-            duration_s = self._deadline.of_round(number)
-            if duration_s is not None and not started_s + duration_s > started_s:
-                raise RunError(
-                    f"the deadline of round {number}, {duration_s!r} s, does not move the clock at "
-                    f"simulated time {started_s!r} s; a longer federation.pacing.deadline is needed"
-                )
-            varying = {"deadline_s": duration_s} if self._deadline.varies else {}
-            server.log("round", version=server.version, asked=len(chosen), **varying)
-            terms = server.terms(current.uploaded, current.lost)
-            tasks = [server.dispatch(client, terms) for client in sorted(chosen)]
-            current.awaited.update(p.task for p in tasks if p.outcome is None)
-            time_is_up = None
-            if duration_s is not None:
-                time_is_up = clock.at(
-                    started_s + duration_s, Rank.DEADLINE, action=current.deadline
-                )
-            self.waits_for = f"{wanted} uploads of the round begun at t={started_s}"
-            yield current.closing
-            if time_is_up is not None:
-                clock.cancel(time_is_up)
-            self._close(current, tasks, started_s)
+            yield from self._one_round(number, wanted, asked)
             yield clock.at(clock.now, Rank.DISPATCH)
+
+    def _one_round(self, number: int, wanted: int, asked: int) -> Generator[Event, Any, None]:
+        """Round ``number``, which asks ``asked`` and waits for ``wanted``."""
+        server, clock = self._server, self._server.clock
+        chosen = yield from self._recruit(asked)
+        started_s = clock.now
+        self._round = current = self._new_round(wanted)
+        duration_s = self._deadline.of_round(number)
+        if duration_s is not None and not started_s + duration_s > started_s:
+            raise RunError(
+                f"the deadline of round {number}, {duration_s!r} s, does not move the clock at "
+                f"simulated time {started_s!r} s; a longer federation.pacing.deadline is needed"
+            )
+        varying = {"deadline_s": duration_s} if self._deadline.varies else {}
+        server.log("round", version=server.version, asked=len(chosen), **varying, **self._says)
+        terms = server.terms(current.uploaded, current.lost)
+        tasks = [server.dispatch(client, terms) for client in sorted(chosen)]
+        current.awaited.update(p.task for p in tasks if p.outcome is None)
+        time_is_up = None
+        if duration_s is not None:
+            time_is_up = clock.at(started_s + duration_s, Rank.DEADLINE, action=current.deadline)
+        self.waits_for = f"{wanted} uploads of the round begun at t={started_s}"
+        yield current.closing
+        if time_is_up is not None:
+            clock.cancel(time_is_up)
+        self._close(current, tasks, started_s)
 
     def _new_round(self, wanted: int) -> Round:
         closing = self._server.clock.idle_timer(Rank.AGGREGATION)
@@ -174,4 +179,8 @@ class SynchronousPacing:
             return
         for p in taken:
             server.accept(p)
-        server.merge(taken, started_s)
+        self._take(taken, started_s)
+
+    def _take(self, taken: list[Contribution], started_s: float) -> None:
+        """The round has been good: make a version of what counts."""
+        self._server.merge(taken, started_s)

@@ -25,7 +25,9 @@ class Contribution(Protocol):
     uploaded_s: float
     outcome: Outcome | None
     staleness: int | None
+    cross_staleness: int | None
     closed: bool
+    plan: Any
 
     @property
     def samples(self) -> int:

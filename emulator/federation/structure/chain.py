@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.errors import RunError
-from emulator.federation.payload.full import Sizes
+from emulator.federation.payload import Payload
 from emulator.federation.tasks import Tasks
 from emulator.learning_interface import Learner
 from emulator.scenario.schema import Absent
@@ -35,17 +35,15 @@ NEVER_AFTER_S = 10 * 365 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What all chains of a run have in common. ``work(client)`` is what one turn computes,
-    ``order(superclient, visit, ring_pass)`` the members in the order of a pass, ``over(chain)``
-    hears that a chain is."""
+    """What all chains of a run have in common. ``order(superclient, visit, ring_pass)`` are the
+    members in the order of a pass, ``over(chain)`` hears that a chain is."""
 
     tasks: Tasks
     learner: Learner
-    sizes: Sizes
+    payload: Payload
     relay: bool
     passes: int
     absent: Absent
-    work: Callable[[int], Work]
     order: Callable[[int, tuple[int, int], int], list[int]]
     over: Callable[[Chain], None]
 
@@ -60,6 +58,7 @@ class Chain:
 
     outcome: Outcome | None = None
     staleness: int | None = None
+    cross_staleness: int | None = None
     uploaded_s = NEVER
     closed = False
     update: Any = None
@@ -81,6 +80,7 @@ class Chain:
         """What the members keep, if the chain counts."""
         self.left_out = 0
         self.is_over = False
+        self.plan = rules.payload.plan(superclient)
         self._rules = rules
         self._clock = rules.tasks.clock
         self._ring_pass = -1
@@ -146,14 +146,14 @@ class Chain:
         rules = self._rules
         visit = (*self.visit, self._ring_pass)
         state = self.states.get(member, rules.tasks.states.get(member))
-        update, state = rules.learner.train(self.model, state, member, visit)
+        update, state = rules.learner.train(self.model, state, member, visit, self.plan.part)
         source, sender = None, None
         if member in self._has:
             source = member
         elif self._holder is not None:
             source, sender = self._holder.client, self._holder
         self._is_last = not self._remaining and self._ring_pass + 1 == rules.passes
-        self._start(member, update, state, rules.work(member), source, sender,
+        self._start(member, update, state, self.plan.work(member), source, sender,
                     uploads=rules.relay or self._is_last)  # fmt: skip
 
     def _start(
@@ -162,13 +162,11 @@ class Chain:
     ) -> None:  # fmt: skip
         rules = self._rules
         done = self._delivered if phase == "delivery" else self._trained
-        terms = Terms(
-            0 if source == client else rules.sizes.down_bytes,
-            rules.sizes.up_bytes if uploads else 0,
-            done,
-            self._lost,
-        )
-        p = rules.tasks.make(client, self.version, update, state, work, terms)
+        terms = self.plan.in_chain(
+            client, Terms(0, 0, done, self._lost), comes=source != client,
+            moved=bool(self.records), goes=uploads,
+        )  # fmt: skip
+        p = rules.tasks.make(client, self.version, update, state, work, terms, self.plan)
         p.chain, p.ring_pass, p.phase, p.uploads = self.task, self._ring_pass, phase, uploads
         p.source, p.sender = source, sender
         self._running = p
@@ -337,6 +335,7 @@ class Chain:
         self.closed = True
         for p in self.records:
             p.outcome, p.staleness = self.outcome, self.staleness
+            p.cross_staleness = self.cross_staleness
             self._rules.tasks.close(p)
         self._rules.tasks.recorder.chain(self)
         self.update = self.base = self.model = None

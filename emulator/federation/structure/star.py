@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from emulator.federation.payload import Payload
 from emulator.federation.structure.visits import Visits
 from emulator.federation.tasks import Tasks
 from emulator.learning_interface import Learner
-from emulator.simulation.devices import Work
 from emulator.simulation.participation import Outcome, Participation, Terms
 
 
 class Star:
-    """See the module. ``work(client)`` is what one task computes."""
+    """See the module."""
 
     contributor = "client"
 
-    def __init__(self, tasks: Tasks, learner: Learner, work: Callable[[int], Work]) -> None:
+    def __init__(self, tasks: Tasks, learner: Learner, payload: Payload) -> None:
         self.candidates = tasks.population
         self._tasks = tasks
         self._learner = learner
-        self._work = work
+        self._payload = payload
         self._visits = Visits(queueing=tasks.population.queueing)
         tasks.on_unreported = self._unreported
 
@@ -30,9 +29,11 @@ class Star:
 
     def dispatch(self, client: int, version: int, server: Any, terms: Terms) -> Participation:
         """A task of ``client``; it starts now, or when its device is free."""
-        tasks, visit = self._tasks, self._visits.visit(client, version)
-        update, state = self._learner.train(server, tasks.states.get(client), client, visit)
-        p = tasks.make(client, version, update, state, self._work(client), terms)
+        tasks, plan = self._tasks, self._payload.plan(client)
+        visit, state = self._visits.visit(client, version), tasks.states.get(client)
+        update, state = self._learner.train(server, state, client, visit, plan.part)
+        terms = plan.alone(client, terms)
+        p = tasks.make(client, version, update, state, plan.work(client), terms, plan)
         tasks.start(p)
         return p
 

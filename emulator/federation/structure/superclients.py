@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.federation.payload.full import Sizes
+from emulator.federation.payload import Payload
 from emulator.federation.structure.chain import Chain, Rules
 from emulator.federation.structure.visits import Visits
 from emulator.federation.tasks import Tasks
 from emulator.learning_interface import Learner
 from emulator.random_streams import bits, purpose_key
 from emulator.scenario import schema
-from emulator.simulation.devices import Work
 from emulator.simulation.participation import Outcome, Terms
 
 
@@ -29,7 +28,7 @@ class Superclients:
 
     def __init__(
         self, section: schema.Superclients, root_seed: int, tasks: Tasks, learner: Learner,
-        sizes: Sizes, work: Callable[[int], Work],
+        payload: Payload,
     ) -> None:  # fmt: skip
         self.at_work: dict[int, Chain] = {}
         self.on_free: Callable[[], None]
@@ -39,7 +38,7 @@ class Superclients:
         self._started = 0
         self._order_key = purpose_key(root_seed, "order of a chain")
         self._rules = Rules(
-            tasks, learner, sizes, section.hop == "relay", section.passes, section.absent, work,
+            tasks, learner, payload, section.hop == "relay", section.passes, section.absent,
             self._order, self._over,
         )  # fmt: skip
         tasks.on_finish = self._leave_in_flight

@@ -78,10 +78,11 @@ class Batched:
     def _chunks(self, ready: Sequence[Operation]) -> tuple[list[list[Operation]], list[Operation]]:
         """(the chunks to run now, what is left): full ones and, only where there are none, one
         that is not; what is left may be joined by trainings that are not ready yet."""
-        alike: dict[tuple[object, str], list[Operation]] = {}
+        alike: dict[tuple[object, ...], list[Operation]] = {}
         for operation in ready:
             config = operation.config
-            alike.setdefault((config.recipe, canonical(config.objective)), []).append(operation)
+            what = (config.recipe, canonical(config.objective), config.layers)
+            alike.setdefault(what, []).append(operation)
         full: list[list[Operation]] = []
         rest: list[list[Operation]] = []
         for group in alike.values():
@@ -177,9 +178,15 @@ def _learn_in_lanes(
     layout, recipe, objective = bench.layout, visits[0].config.recipe, visits[0].config.objective
     rows = _Rows.of(batches, step, bench.train_y)
     parameters = step.parameters(layout, [visit.server["model"] for visit in visits])
-    trained = [p for p, is_trained in zip(parameters, step.trained, strict=True) if is_trained]
+    # The program has the gradients of all that is ever trained; here a part of it may be.
+    here = layout.is_trained(visits[0].config.layers)
+    trained = [p for p, is_trained in zip(parameters, here, strict=True) if is_trained]
+    used = [now for now, ever in zip(here, step.trained, strict=True) if ever]
+    if not trained:
+        return [_unchanged(visit.server["model"].to(layout.device)) for visit in visits]
     vectors = [layout.trained_views(visit.vector) for visit in visits]
-    vector = step.of_trained(vectors) if vectors[0] else []
+    vector = [v for v, now in zip(step.of_trained(vectors), used, strict=True) if now
+              ] if vectors[0] else []  # fmt: skip
     has_term = objectives.gradient_term(objective, vector) is not None
     anchor = [p.clone() for p in trained] if has_term else []
     velocity: list[Tensor] = []
@@ -191,7 +198,8 @@ def _learn_in_lanes(
             parameters, x, rows.y[number], rows.weights[number]
         )
         # Views of the lanes that are still at work; the others stay as they are.
-        gradients, working = [g[:k] for g in gradients], [p[:k] for p in trained]
+        gradients = [g[:k] for g, now in zip(gradients, used, strict=True) if now]
+        working = [p[:k] for p in trained]
         term = objectives.gradient_term(objective, [v[:k] for v in vector])
         if term is not None:
             term(gradients, working, [a[:k] for a in anchor])
@@ -205,6 +213,11 @@ def _learn_in_lanes(
         loss = float(of_lanes[: len(own), lane].mean()) if own else math.nan
         learned.append(_Learned(model, delta, loss, len(own)))
     return learned
+
+
+def _unchanged(model: Tensor) -> _Learned:
+    """Of a training in which all layers are frozen."""
+    return _Learned(model, torch.zeros_like(model), math.nan, 0)
 
 
 def _batches(bench: Workbench, visit: Visit) -> list[Indices]:

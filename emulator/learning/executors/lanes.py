@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import log_softmax
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -21,7 +21,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from emulator import random_streams
 from emulator.errors import ScenarioError
 from emulator.learning.executors.program import Program, record
-from emulator.learning.training import Layout
+from emulator.learning.methods import Penalty
+from emulator.learning.training import Layout, with_activations
 
 TOLERANCE = 1e-4
 """How far a lane's gradient may be from the one that the model gives alone, relative to the
@@ -80,9 +81,11 @@ def _stack(same: Sequence[Tensor], transposed: bool) -> Tensor:
     return torch.stack([one.mT for one in same]).mT if transposed else torch.stack(list(same))
 
 
-def step_program(layout: Layout, rows: int, lanes: int, x: Tensor, y: Tensor) -> StepProgram:
+def step_program(
+    layout: Layout, rows: int, lanes: int, x: Tensor, y: Tensor, penalty: Penalty | None = None
+) -> StepProgram:
     """The program of the layout's model for batches of ``rows``, tried out on samples of the
-    training set, ``x`` [n, ...] and ``y`` [n].
+    training set, ``x`` [n, ...] and ``y`` [n]; ``penalty`` as in :func:`training.train`.
 
     Raises :class:`ScenarioError` for a model that cannot be trained in lanes.
     """
@@ -109,7 +112,9 @@ def step_program(layout: Layout, rows: int, lanes: int, x: Tensor, y: Tensor) ->
             parameters = _stacked(layout, [start], lanes, transposed)
             for parameter, is_trained in zip(parameters, trained, strict=True):
                 parameter.requires_grad_(is_trained)
-            program, (*gradients, _) = record(_step_of(layout, lanes), [*parameters, *everywhere])
+            program, (*gradients, _) = record(
+                _step_of(layout, lanes, penalty), [*parameters, *everywhere]
+            )
             found = iter(gradients)
             seen = tuple(is_trained and not next(found).is_contiguous() for is_trained in trained)
             if seen == transposed or any(transposed):
@@ -120,27 +125,45 @@ def step_program(layout: Layout, rows: int, lanes: int, x: Tensor, y: Tensor) ->
         _refuse(f"torch.func.vmap over it fails ({type(error).__name__}: {first_line})")
     step = StepProgram(lanes, rows, program, trained, transposed)
     try:
-        _try_out(layout, step, start, sample_x, sample_y, weights)
+        _try_out(layout, step, start, sample_x, sample_y, weights, penalty)
     finally:
         layout.load(start)
     return step
 
 
-def _step_of(layout: Layout, lanes: int) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+def _losses(
+    model: nn.Module, call: Callable[[], Tensor], y: Tensor, weights: Tensor,
+    penalty: Penalty | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(what is minimized, the cross-entropy alone) of one lane's batch."""
+    if penalty is None:
+        output, more = call(), None
+    else:
+        output, activations = with_activations(model, call)
+        more = (penalty(activations) * weights[:, 0]).sum()
+    loss = -(log_softmax(output, 1).gather(1, y) * weights).sum()
+    return (loss if more is None else loss + more), loss
+
+
+def _step_of(
+    layout: Layout, lanes: int, penalty: Penalty | None
+) -> Callable[[Sequence[Tensor]], list[Tensor]]:
     """The step as it is recorded; inputs and outputs as in :meth:`StepProgram.gradients`."""
     names, model = layout.names, layout.model
     ones = torch.ones(lanes, device=layout.device)
 
-    def loss(parameters: list[Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        output = functional_call(model, dict(zip(names, parameters, strict=True)), (x,))
-        return -(log_softmax(output, 1).gather(1, y) * weights).sum()
+    def loss(
+        parameters: list[Tensor], x: Tensor, y: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        named = dict(zip(names, parameters, strict=True))
+        return _losses(model, lambda: functional_call(model, named, (x,)), y, weights, penalty)
 
     def step(inputs: Sequence[Tensor]) -> list[Tensor]:
         *parameters, x, y, weights = inputs
         trained = [p for p in parameters if p.requires_grad]
-        losses = vmap(loss)(parameters, x, y, weights)
+        totals, losses = vmap(loss)(parameters, x, y, weights)
         # Lanes share nothing, so the gradient of their sum is the gradient of each.
-        gradients = torch.autograd.grad(losses, trained, ones, materialize_grads=True)
+        gradients = torch.autograd.grad(totals, trained, ones, materialize_grads=True)
         gradients = tuple(g if g.mT.is_contiguous() else g.contiguous() for g in gradients)
         if len({gradient.data_ptr() for gradient in gradients}) < len(gradients):
             # One gradient for several parameters: each is to be changed in place.
@@ -151,8 +174,9 @@ def _step_of(layout: Layout, lanes: int) -> Callable[[Sequence[Tensor]], list[Te
 
 
 def _try_out(
-    layout: Layout, step: StepProgram, start: Tensor, x: Tensor, y: Tensor, weights: Tensor
-) -> None:
+    layout: Layout, step: StepProgram, start: Tensor, x: Tensor, y: Tensor, weights: Tensor,
+    penalty: Penalty | None,
+) -> None:  # fmt: skip
     """Refuse the model unless a lane gives what the model gives alone, and the same bits in every
     place, beside any neighbour, and with anything in the rows that have no weight.
 
@@ -180,18 +204,20 @@ def _try_out(
     for in_all, in_one in pairs:
         if not all(torch.equal(in_all[0], other) for other in (*in_all[1:], in_one[place])):
             _refuse("what it computes for a client depends on the clients beside it")
-    expected = _alone(layout, model, x[:rows], y[:rows], weights)
+    expected = _alone(layout, model, x[:rows], y[:rows], weights, penalty)
     largest = max(float(gradient.abs().max()) for gradient in expected)
     for right, in_lanes in zip(expected, everywhere[0], strict=True):
         if float((in_lanes[0] - right).abs().max()) > TOLERANCE * largest:
             _refuse("in lanes its gradient is another than alone")
 
 
-def _alone(layout: Layout, model: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> list[Tensor]:
+def _alone(
+    layout: Layout, model: Tensor, x: Tensor, y: Tensor, weights: Tensor, penalty: Penalty | None
+) -> list[Tensor]:
     """The gradients of one batch, as a training without lanes computes them."""
     layout.load(model)
-    loss = -(log_softmax(layout.model(layout.inputs(x)), 1).gather(1, y) * weights).sum()
-    return list(torch.autograd.grad(loss, layout.trained, materialize_grads=True))
+    total, _ = _losses(layout.model, lambda: layout.model(layout.inputs(x)), y, weights, penalty)
+    return list(torch.autograd.grad(total, layout.trained, materialize_grads=True))
 
 
 def _refuse(reason: str) -> NoReturn:

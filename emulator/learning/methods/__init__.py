@@ -13,3 +13,6 @@ from torch import Tensor
 GradientTerm = Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], None]
 """(gradients, parameters, anchor) -> None: adds the objective's term to the gradients in place;
 ``anchor`` is the model the client started from."""
+
+Penalty = Callable[[Tensor], Tensor]
+"""What the last linear layer is given [n, d] -> what is added to each sample's loss [n]."""

@@ -24,6 +24,7 @@ from emulator.learning.models.logistic import logistic
 from emulator.learning.models.mcmahan_cnn import mcmahan_cnn
 from emulator.learning.models.mlp import mlp
 from emulator.learning.models.resnet8 import resnet8
+from emulator.learning.models.vgg9 import vgg9
 from emulator.learning.registry import call_registered
 
 __all__ = ["MODELS", "build_model", "parameter_count", "resolve_callable"]
@@ -37,6 +38,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "conv1d": conv1d,
     "char_lstm": char_lstm,
     "resnet8": resnet8,
+    "vgg9": vgg9,
     "custom": custom,
 }
 

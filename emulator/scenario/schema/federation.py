@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from emulator.scenario.schema.base import Count, Kind, NonNegative, Positive, Section, Whole
+from emulator.scenario.schema.payload import FullPayload, Payload, RoundTime
 from emulator.scenario.schema.structure import Star, Superclients
-from emulator.scenario.units import NonNegativeBytes, PositiveSeconds
+from emulator.scenario.units import PositiveSeconds
 
 InFlight = Annotated[int, Field(ge=1, le=10_000_000)]
-RoundTime = PositiveSeconds | Literal["none"]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -383,11 +383,15 @@ class QFedAvg(Section):
     q: NonNegative = 1.0
 
 
-class FullPayload(Section):
-    """The whole model travels, after a header of ``header`` bytes in each message."""
+class FedMax(Section):
+    """FedMAX (Chen et al. 2020): adds beta · KL(U ‖ softmax(a)) to the client's loss, with a what
+    the last linear layer is given, and U uniform. ``direction``: ``from_uniform`` as in the
+    authors' code, ``to_uniform`` for KL(softmax(a) ‖ U), which is maximum entropy to the letter.
+    ``beta`` is per sample: the authors' 1000 is divided by the d units, 1.95 with 512."""
 
-    kind: Literal["full"]
-    header: NonNegativeBytes = 1000
+    kind: Literal["fedmax"]
+    beta: NonNegative
+    direction: Literal["from_uniform", "to_uniform"] = "from_uniform"
 
 
 class Federation(Section):
@@ -404,10 +408,10 @@ class Federation(Section):
     pacing: Annotated[Synchronous | Buffered | Asynchronous | FedSeqInter, Kind]
     selection: Annotated[RandomSelection | AllSelection, Kind] = RandomSelection(kind="random")
     structure: Annotated[Star | Superclients, Kind] = Star(kind="star")
-    objective: Annotated[Plain | FedProx | Scaffold | FedDyn, Kind] = Plain(kind="plain")
+    objective: Annotated[Plain | FedProx | Scaffold | FedDyn | FedMax, Kind] = Plain(kind="plain")
     server_optimizer: Annotated[
         Average | FedAvgM | FedAdagrad | FedAdam | FedYogi | QFedAvg, Kind
     ] = Average(kind="average")
     batch_norm: Literal["average", "local", "freeze"] | None = None
-    payload: Annotated[FullPayload, Field()] = FullPayload(kind="full")
+    payload: Payload = FullPayload(kind="full")
     on_nonfinite: Literal["drop", "stop"] = "drop"

@@ -207,6 +207,14 @@ class ResNet8(Section):
     kind: Literal["resnet8"]
 
 
+class Vgg9(Section):
+    """The VGG9 of FedMA and Divide-and-Conquer, without batch normalization; ``width`` multiplies
+    the number of its channels and units."""
+
+    kind: Literal["vgg9"]
+    width: Annotated[float, Field(gt=0, le=16)] = 1.0
+
+
 class FedSeqLeNet(Section):
     """FedSeq's LeNet, which is FedDyn's network for CIFAR."""
 
@@ -252,6 +260,7 @@ _TAKES: dict[type[Section], tuple[type[Section], ...]] = {
     LeNet5: _IMAGES,
     McMahanCnn: _IMAGES,
     FedSeqLeNet: _IMAGES,
+    Vgg9: _IMAGES,
     ResNet8: _IMAGES,
     Conv1d: (Hapt,),
     CharLstm: (Shakespeare,),
@@ -301,6 +310,7 @@ class Task(Section):
         | LeNet5
         | McMahanCnn
         | FedSeqLeNet
+        | Vgg9
         | ResNet8
         | Conv1d
         | CharLstm
