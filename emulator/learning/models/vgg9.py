@@ -16,7 +16,7 @@ from emulator.learning.models.shapes import image_shape
 _SMALLEST_SIDE = 8
 
 
-def vgg9(input_shape: tuple[int, ...], classes: int, width: float = 1.0) -> nn.Module:
+def vgg9(input_shape: tuple[int, ...], classes: int, *, width: float = 1.0) -> nn.Module:
     """conv 32, 64, pool, conv 128, 128, pool, conv 256, 256, pool, fc 512, 512, classifier, with
     dropout after the second block (5 % of the channels), the third and the first two linear layers
     (10 %); ``width`` multiplies all of these but the classes, rounded, and at least 1.
