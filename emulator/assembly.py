@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,6 @@ from emulator.simulation.devices import (
     MacsSpeed,
     ScriptedSpeed,
     Speed,
-    Work,
 )
 from emulator.simulation.distributions import mean, ppf, ppf_many
 from emulator.simulation.network import AccessLinks, Network, NoNetwork, SharedServerLink
@@ -89,18 +88,6 @@ SELECTORS: dict[str, Callable[[int], Any]] = {
     "random": RandomSelector,
     "all": lambda root_seed: AllSelector(),
 }
-
-
-class Macs(Protocol):
-    """Multiply-accumulates of one sample in the whole model."""
-
-    @property
-    def forward_macs(self) -> int:
-        """Of the forward pass."""
-
-    @property
-    def backward_macs(self) -> int:
-        """Of the backward pass."""
 
 
 class Draws:
@@ -379,77 +366,3 @@ def build_method(scenario: Scenario) -> tuple[dict[str, Any], dict[str, Any], Co
     optimizer = federation.server_optimizer
     step, more = SERVER_OPTIMIZERS[optimizer.kind](optimizer, scenario.local)
     return objective, step, cost + more
-
-
-def build_work(
-    local: schema.Local,
-    samples: NDArray[np.int64],
-    forward_macs: int,
-    backward_macs: int,
-    cost: Cost,
-) -> Callable[[int], Work]:
-    """What one task of a client computes."""
-
-    def work(n: int) -> Work:
-        return Work(
-            trained_samples(local, n),
-            cost.training_passes * n,
-            forward_macs + backward_macs,
-            cost.forward_passes * n,
-            forward_macs,
-        )
-
-    return _by_samples(samples, work)
-
-
-def trained_samples(local: schema.Local, n: int) -> int:
-    """How many samples a task trains on, each as often as it does, where the client holds ``n``."""
-    if n == 0:
-        return 0
-    if local.steps is not None:
-        return local.steps * local.batch_size
-    assert local.epochs is not None
-    return local.epochs * (max(n, local.batch_size) if local.short_clients == "pad" else n)
-
-
-def _by_samples(samples: NDArray[np.int64], work: Callable[[int], Work]) -> Callable[[int], Work]:
-    held: list[int] = samples.tolist()
-    known = {n: work(n) for n in set(held)}
-    return lambda client: known[held[client]]
-
-
-def build_part_work(
-    usual: schema.Local,
-    local: schema.Local,
-    samples: NDArray[np.int64],
-    profile: Macs,
-    backward_macs: int,
-    cost: Cost,
-) -> Callable[[int], Work]:
-    """What a task computes that trains a part as ``local`` says, with so many multiply-accumulates
-    of a sample's backward pass (0: nothing is trained); ``usual`` is the scenario's ``local``."""
-    whole = profile.forward_macs + profile.backward_macs
-    macs = profile.forward_macs + backward_macs if backward_macs else 0
-
-    def work(n: int) -> Work:
-        trained = trained_samples(local, n) if macs else 0
-        as_usual = trained_samples(usual, n)
-        return Work(
-            trained, 0, macs, cost.forward_passes * n, profile.forward_macs, macs / whole,
-            trained * macs / (as_usual * whole) if as_usual else 0.0,
-        )  # fmt: skip
-
-    return _by_samples(samples, work)
-
-
-def phase_local(local: schema.Local, payload: schema.DivideAndConquer, recipe: str) -> schema.Local:
-    """What ``local`` is in a phase: ``feature_learning``, ``fine_tuning`` or ``prepass``."""
-    phase = getattr(payload, recipe)
-    optimizer = local.optimizer
-    if phase.lr is not None:
-        optimizer = optimizer.model_copy(update={"lr": phase.lr})
-    return local.model_copy(update={"epochs": phase.epochs, "steps": None, "optimizer": optimizer})
-
-
-PHASES = ("feature_learning", "fine_tuning", "prepass")
-"""The recipes of Divide-and-Conquer."""

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from safetensors.torch import save_file
 
-from emulator import assembly
+from emulator import assembly, workload
 from emulator.errors import FedclockError, RunError, ScenarioError
 from emulator.federation.cost import Cost
-from emulator.federation.payload import Payload, WorkOf, divide_and_conquer
-from emulator.federation.payload.divide_and_conquer import DivideAndConquer, Model
-from emulator.federation.payload.full import Full, Sizes, full
+from emulator.federation.payload import divide_and_conquer
+from emulator.federation.payload.divide_and_conquer import DivideAndConquer
+from emulator.federation.payload.full import Sizes, full
 from emulator.federation.payload.prepass import PrePass
 from emulator.federation.policy import Policy
 from emulator.federation.server import Server
@@ -32,7 +32,7 @@ from emulator.learning.learner import Learner, Learning, Method
 from emulator.learning.memo import CacheLost, Memo
 from emulator.learning.operations import Workbench
 from emulator.learning.setting import Setting
-from emulator.learning.training import Recipe, state_dict
+from emulator.learning.training import state_dict
 from emulator.manifest import Manifest, memory_bytes, new_manifest, progress_of, same_run
 from emulator.recording.recorder import Recorder
 from emulator.recording.run_directory import RunDirectory
@@ -314,7 +314,7 @@ class _Attempt:
             federation.payload.header, cost, profile.size_bytes,
             profile.statistics_bytes if travels else 0,
         )  # fmt: skip
-        payload = self._payload(sizes, cost, clock, learner, recorder)
+        payload = workload.build_payload(scenario, setting, sizes, cost, clock, learner, recorder)
         server = Server(
             clock, policy, network, assembly.SELECTORS[selection.kind](scenario.seed), payload,
             tasks, learner, recorder, on_evaluation,
@@ -356,35 +356,6 @@ class _Attempt:
             first.start()
         return server
 
-    def _payload(
-        self, sizes: Sizes, cost: Cost, clock: Clock, learner: Learner, recorder: Recorder
-    ) -> Payload:
-        """What travels, and what is trained of it."""
-        scenario, setting, profile = self.scenario, self.setting, self.setting.profile
-        federation, samples = scenario.federation, setting.samples
-        section, local = federation.payload, scenario.local
-        if isinstance(section, schema.FullPayload):
-            work = assembly.build_work(
-                local, samples, profile.forward_macs, profile.backward_macs, cost
-            )
-            return Full(sizes, work)
-
-        def work_of(recipe: str, layers: tuple[str, ...]) -> WorkOf:
-            phase = assembly.phase_local(local, section, recipe)
-            backward_macs = setting.backward_macs(layers)
-            return assembly.build_part_work(local, phase, samples, profile, backward_macs, cost)
-
-        layers = profile.layers
-        travels = federation.batch_norm == "average"
-        model = Model(
-            tuple(layer.name for layer in layers),
-            tuple(x.size_bytes + travels * x.statistics_bytes for x in layers),
-            tuple(layer.parameters for layer in layers),
-            work_of,
-        )
-        clients = scenario.task.clients
-        return DivideAndConquer(section, model, cost.values_up, clock, learner, recorder, clients)
-
     def _formation(
         self, section: schema.Superclients, sizes: Sizes, tasks: Tasks, learner: Learner,
         superclients: Superclients, formed: Callable[[], None],
@@ -402,7 +373,7 @@ class _Attempt:
                 header = self.scenario.federation.payload.header
                 layers = section.approximator.layers
                 up_bytes = header + learning_setting.classifier_bytes(setting, layers)
-            work = assembly.build_work(
+            work = workload.build_work(
                 local, setting.samples, profile.forward_macs, profile.backward_macs, Cost()
             )
             cost = PretrainingCost(work, sizes.down_bytes, up_bytes)
@@ -431,20 +402,8 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
         tested_clients=tuple(np.flatnonzero(tested).tolist()),
         chains=isinstance(federation.structure, schema.Superclients),
         pretraining=learning_setting.pretraining(scenario),
-        recipes=_recipes(scenario),
+        recipes=workload.recipes(scenario),
     )
-
-
-def _recipes(scenario: Scenario) -> dict[str, Recipe]:
-    """Those of the parts of a model, where it travels in parts."""
-    payload = scenario.federation.payload
-    if not isinstance(payload, schema.DivideAndConquer):
-        return {}
-    return {
-        name: learning_setting.recipe(assembly.phase_local(scenario.local, payload, name))
-        for name in assembly.PHASES
-        if getattr(payload, name) is not None
-    }
 
 
 def _policy(scenario: Scenario) -> Policy:

@@ -284,6 +284,9 @@ def _unknown_key(site: _Site, parent: _Site, model: type[BaseModel]) -> str:
     homes = list(dict.fromkeys(_homes(expectation(model), key, "", "", ())))
     here = [tag for home, tag in homes if home == _dotted(parent.path) and tag]
     hint = f" (it goes with {' or '.join(here)})" if here else nearest(key, known)
+    if len(homes) > _MOST_HOMES:  # those nearest to the top, where it has its plain meaning
+        least = min(home.count(".") for home, _ in homes)
+        homes = [(home, tag) for home, tag in homes if home.count(".") == least]
     if not hint and 0 < len(homes) <= _MOST_HOMES and _dotted(parent.path) not in dict(homes):
         places = [(home or "the top level") + (tag and f" with {tag}") for home, tag in homes]
         hint = f" (it belongs under {', or '.join(places)})"

@@ -38,7 +38,7 @@ NEEDED: dict[str, Config] = {
     "synchronous": {"participants": 4, "deadline": "1 h"},
     "schedule": {"steps": [{"from_round": 0, "deadline": "1 h"}]},
     "quantile": {"q": 0.8, "of_last": 4, "initial": "1 h"},
-    "buffered": {"in_flight": CLIENTS, "buffer": 3},
+    "buffered": {"in_flight": CLIENTS, "buffer": 2},
     "asynchronous": {"in_flight": CLIENTS},
     "fedseqinter": {"mode": "free_hops", "walkers": 2},
     "superclients": {
@@ -51,6 +51,14 @@ NEEDED: dict[str, Config] = {
     "swap": {"timeout": "10 min"},
     "skip": {"timeout": "10 min"},
     "fedprox": {"mu": 0.01},
+    "fedmax": {"beta": 1.0},
+    "divide_and_conquer": {
+        "split": {"kind": "fixed", "layer": 1},
+        "feature_learning": {"epochs": 1, "lr": 0.05},
+        "fine_tuning": {"epochs": 1, "lr": 0.05},
+    },
+    "fixed": {"layer": 1},
+    "dynamic": {"every": 1, "by": "divergence"},
     "feddyn": {"alpha": 0.01},
 }
 """The options of a kind that have no default."""
@@ -65,7 +73,25 @@ PRETRAINED: list[Settings] = [
 MERGING: Settings = {
     (*PACING, "kind"): "fedseqinter", (*PACING, "mode"): "merge", (*PACING, "mixing"): 0.5,
 }  # fmt: skip
+PAYLOAD: Path_ = ("federation", "payload")
+DIVIDED: Settings = {("task", "model"): {"kind": "mlp", "hidden": [8]}}
+WITH_PREPASS: Settings = {(*PAYLOAD, "prepass", "deadline"): "1 h"}
 BESIDE: dict[tuple[Path_, str], list[Settings]] = {
+    ((*PAYLOAD, "kind"), "divide_and_conquer"): [DIVIDED],
+    **{
+        ((*PAYLOAD, "split", "kind"), kind): [WITH_PREPASS]
+        for kind in ("largest_jump", "threshold", "dynamic")
+    },
+    ((*PAYLOAD, "split", "by"), "accuracy"): [{(*PAYLOAD, "split", "layer"): 1}],
+    **{
+        ((*PAYLOAD, "prepass", name), value): [WITH_PREPASS]
+        for name, value in (
+            ("too_few", "proceed"),
+            ("too_few", "fail"),
+            ("on", "weights"),
+            ("metric", "to_mean"),
+        )
+    },
     (("system", "drop_notice"), "timeout"): [{("system", "drop_timeout"): "30 s"}],
     (("system", "drop_notice"), "at_deadline"): [{(*PACING, "kind"): "synchronous"}],
     # With all of them away there are too few, and a run that fails for that has no model.

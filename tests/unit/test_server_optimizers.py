@@ -297,7 +297,7 @@ def test_qfedavg_costs_a_forward_pass_and_four_bytes() -> None:
     assert options == {"kind": "qfedavg", "q": 2.0, "lipschitz": 20.0}
     assert cost == Cost(values_up=1, forward_passes=1)
     # 1,000 bytes of header, 400 of model, 4 of the loss.
-    sizes = full(schema.FullPayload(kind="full"), cost, 400, 0)
+    sizes = full(1000, cost, 400, 0)
     assert (sizes.down_bytes, sizes.up_bytes) == (1400, 1404)
     # SCAFFOLD's option I under it: both costs.
     _, scaffold = assembly.OBJECTIVES["scaffold"](schema.Scaffold(kind="scaffold", option="I"))
@@ -305,10 +305,10 @@ def test_qfedavg_costs_a_forward_pass_and_four_bytes() -> None:
     assert both == Cost(
         vectors_down=1, vectors_up=1, values_up=1, training_passes=1, forward_passes=1
     )
-    sizes = full(schema.FullPayload(kind="full"), both, 400, 0)
+    sizes = full(1000, both, 400, 0)
     assert (sizes.down_bytes, sizes.up_bytes) == (1800, 1804)
     # Running statistics travel once, whatever else does.
-    sizes = full(schema.FullPayload(kind="full"), scaffold, 400, 50)
+    sizes = full(1000, scaffold, 400, 50)
     assert (sizes.down_bytes, sizes.up_bytes) == (1850, 1850)
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from emulator.scenario.schema.federation import FedDyn, FedSeqInter, RandomSelection, Scaffold
+from emulator.scenario.schema.federation import (
+    Buffered,
+    FedDyn,
+    FedSeqInter,
+    RandomSelection,
+    Scaffold,
+)
 from emulator.scenario.schema.payload import DivideAndConquer
 from emulator.scenario.schema.structure import Star
 from emulator.scenario.schema.task import DeclaredData, DeclaredModel
@@ -41,6 +47,18 @@ def not_with_divide_and_conquer(scenario: Scenario) -> list[str]:
         wrong.append(
             "federation.selection.busy: queue with payload 'divide_and_conquer': what a client "
             "lacks is known when its task begins, and not when it joins a queue; say busy: exclude"
+        )
+    pacing = federation.pacing
+    if (
+        isinstance(pacing, Buffered)
+        and pacing.refill == "at_aggregation"
+        and pacing.in_flight < 2 * pacing.buffer - 1
+    ):
+        wrong.append(
+            "federation.pacing.refill: at_aggregation with payload 'divide_and_conquer': a version "
+            f"takes {pacing.buffer} updates of one part, and the {pacing.in_flight} in flight may "
+            "come to fewer of each; say refill: at_once, or in_flight: "
+            f"{2 * pacing.buffer - 1} or more"
         )
     prepass = payload.prepass
     if prepass is not None and isinstance(federation.structure, Star):

@@ -1,0 +1,147 @@
+"""What tasks compute and what travels, of a validated scenario and its model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.federation.cost import Cost
+from emulator.federation.payload import Payload, WorkOf
+from emulator.federation.payload.divide_and_conquer import DivideAndConquer, Model
+from emulator.federation.payload.full import Full, Sizes
+from emulator.learning.setting import Setting, recipe
+from emulator.learning.training import Recipe
+from emulator.learning_interface import Learner
+from emulator.recording.recorder import Recorder
+from emulator.scenario import Scenario, schema
+from emulator.simulation.clock import Clock
+from emulator.simulation.devices import Work
+
+
+class Macs(Protocol):
+    """Multiply-accumulates of one sample in the whole model."""
+
+    @property
+    def forward_macs(self) -> int:
+        """Of the forward pass."""
+
+    @property
+    def backward_macs(self) -> int:
+        """Of the backward pass."""
+
+
+def build_work(
+    local: schema.Local,
+    samples: NDArray[np.int64],
+    forward_macs: int,
+    backward_macs: int,
+    cost: Cost,
+) -> Callable[[int], Work]:
+    """What one task of a client computes."""
+
+    def work(n: int) -> Work:
+        return Work(
+            trained_samples(local, n),
+            cost.training_passes * n,
+            forward_macs + backward_macs,
+            cost.forward_passes * n,
+            forward_macs,
+        )
+
+    return _by_samples(samples, work)
+
+
+def trained_samples(local: schema.Local, n: int) -> int:
+    """How many samples a task trains on, each as often as it does, where the client holds ``n``."""
+    if n == 0:
+        return 0
+    if local.steps is not None:
+        return local.steps * local.batch_size
+    assert local.epochs is not None
+    return local.epochs * (max(n, local.batch_size) if local.short_clients == "pad" else n)
+
+
+def _by_samples(samples: NDArray[np.int64], work: Callable[[int], Work]) -> Callable[[int], Work]:
+    held: list[int] = samples.tolist()
+    known = {n: work(n) for n in set(held)}
+    return lambda client: known[held[client]]
+
+
+def build_part_work(
+    usual: schema.Local,
+    local: schema.Local,
+    samples: NDArray[np.int64],
+    profile: Macs,
+    backward_macs: int,
+    cost: Cost,
+) -> Callable[[int], Work]:
+    """What a task computes that trains a part as ``local`` says, with so many multiply-accumulates
+    of a sample's backward pass (0: nothing is trained); ``usual`` is the scenario's ``local``."""
+    whole = profile.forward_macs + profile.backward_macs
+    macs = profile.forward_macs + backward_macs if backward_macs else 0
+
+    def work(n: int) -> Work:
+        trained = trained_samples(local, n) if macs else 0
+        as_usual = trained_samples(usual, n)
+        return Work(
+            trained, 0, macs, cost.forward_passes * n, profile.forward_macs, macs / whole,
+            trained * macs / (as_usual * whole) if as_usual else 0.0,
+        )  # fmt: skip
+
+    return _by_samples(samples, work)
+
+
+def phase_local(local: schema.Local, payload: schema.DivideAndConquer, recipe: str) -> schema.Local:
+    """What ``local`` is in a phase: ``feature_learning``, ``fine_tuning`` or ``prepass``."""
+    phase = getattr(payload, recipe)
+    optimizer = local.optimizer
+    if phase.lr is not None:
+        optimizer = optimizer.model_copy(update={"lr": phase.lr})
+    return local.model_copy(update={"epochs": phase.epochs, "steps": None, "optimizer": optimizer})
+
+
+PHASES = ("feature_learning", "fine_tuning", "prepass")
+"""The recipes of Divide-and-Conquer."""
+
+
+def recipes(scenario: Scenario) -> dict[str, Recipe]:
+    """Those of the parts of a model, where it travels in parts."""
+    payload = scenario.federation.payload
+    if not isinstance(payload, schema.DivideAndConquer):
+        return {}
+    return {
+        name: recipe(phase_local(scenario.local, payload, name))
+        for name in PHASES
+        if getattr(payload, name) is not None
+    }
+
+
+def build_payload(
+    scenario: Scenario, setting: Setting, sizes: Sizes, cost: Cost, clock: Clock,
+    learner: Learner, recorder: Recorder,
+) -> Payload:  # fmt: skip
+    """What travels, and what is trained of it; ``sizes`` of the whole model's messages."""
+    profile, samples = setting.profile, setting.samples
+    section, local = scenario.federation.payload, scenario.local
+    if isinstance(section, schema.FullPayload):
+        work = build_work(local, samples, profile.forward_macs, profile.backward_macs, cost)
+        return Full(sizes, work)
+
+    def work_of(recipe: str, layers: tuple[str, ...]) -> WorkOf:
+        phase = phase_local(local, section, recipe)
+        backward_macs = setting.backward_macs(layers)
+        return build_part_work(local, phase, samples, profile, backward_macs, cost)
+
+    layers = profile.layers
+    travels = scenario.federation.batch_norm == "average"
+    model = Model(
+        tuple(layer.name for layer in layers),
+        tuple(x.size_bytes + travels * x.statistics_bytes for x in layers),
+        tuple(layer.parameters for layer in layers),
+        work_of,
+    )
+    clients = scenario.task.clients
+    return DivideAndConquer(section, model, cost.values_up, clock, learner, recorder, clients)
