@@ -27,6 +27,7 @@ from emulator.federation.server_optimizer.average import average
 from emulator.federation.server_optimizer.fedadagrad import fedadagrad
 from emulator.federation.server_optimizer.fedadam import fedadam
 from emulator.federation.server_optimizer.fedavgm import fedavgm
+from emulator.federation.server_optimizer.fedma import fedma
 from emulator.federation.server_optimizer.fedyogi import fedyogi
 from emulator.federation.server_optimizer.qfedavg import qfedavg
 from emulator.random_streams import purpose_key, uniforms
@@ -77,6 +78,7 @@ SERVER_OPTIMIZERS: dict[str, Callable[[Any, schema.Local], tuple[dict[str, Any],
     "fedadam": fedadam,
     "fedyogi": fedyogi,
     "qfedavg": qfedavg,
+    "fedma": fedma,
 }
 PACINGS: dict[str, Callable[..., Any]] = {
     "synchronous": SynchronousPacing,

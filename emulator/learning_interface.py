@@ -62,9 +62,10 @@ class Learner(Protocol):
         discounts: Sequence[float],
         contributors: int | None = None,
         layers: tuple[str, ...] | None = None,
+        clients: Sequence[int] = (),
     ) -> Any:
         """Handle of the server's next state; ``contributors`` is how many there could be, and only
-        ``layers`` change, all unless said otherwise."""
+        ``layers`` change, all unless said otherwise. ``clients``: whose updates they are."""
 
     def divergence(
         self, server: Any, updates: Sequence[Any], weights: Sequence[float],

@@ -28,8 +28,9 @@ from emulator.federation.structure.superclients import Superclients
 from emulator.federation.tasks import Tasks
 from emulator.learning import setting as learning_setting
 from emulator.learning.executors.lanes import StepProgram
-from emulator.learning.learner import Learner, Learning, Method
+from emulator.learning.learner import Learner, Learning
 from emulator.learning.memo import CacheLost, Memo
+from emulator.learning.method import Method
 from emulator.learning.operations import Workbench
 from emulator.learning.setting import Setting
 from emulator.learning.training import state_dict
@@ -403,6 +404,7 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
         chains=isinstance(federation.structure, schema.Superclients),
         pretraining=learning_setting.pretraining(scenario),
         recipes=workload.recipes(scenario),
+        layers=tuple(layer.name for layer in setting.profile.layers),
     )
 
 

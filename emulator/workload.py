@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -10,8 +11,10 @@ from numpy.typing import NDArray
 
 from emulator.federation.cost import Cost
 from emulator.federation.payload import Payload, WorkOf
-from emulator.federation.payload.divide_and_conquer import DivideAndConquer, Model
+from emulator.federation.payload.divide_and_conquer import DivideAndConquer
 from emulator.federation.payload.full import Full, Sizes
+from emulator.federation.payload.holdings import Model
+from emulator.federation.payload.layer_by_layer import LayerByLayer
 from emulator.learning.setting import Setting, recipe
 from emulator.learning.training import Recipe
 from emulator.learning_interface import Learner
@@ -94,29 +97,46 @@ def build_part_work(
     return _by_samples(samples, work)
 
 
-def phase_local(local: schema.Local, payload: schema.DivideAndConquer, recipe: str) -> schema.Local:
-    """What ``local`` is in a phase: ``feature_learning``, ``fine_tuning`` or ``prepass``."""
-    phase = getattr(payload, recipe)
+def phases(scenario: Scenario) -> dict[str, schema.Local]:
+    """What ``local`` is for each part of a model, by the name of its recipe; empty where the whole
+    model is trained each time."""
+    federation, local = scenario.federation, scenario.local
+    payload, optimizer = federation.payload, federation.server_optimizer
+    if isinstance(payload, schema.DivideAndConquer):
+        given = {
+            "feature_learning": payload.feature_learning,
+            "fine_tuning": payload.fine_tuning,
+            "prepass": payload.prepass,
+        }
+        return {name: _local_of(local, phase) for name, phase in given.items() if phase}
+    if isinstance(optimizer, schema.FedMa):
+        last = optimizer.last_layer
+        if last is None:
+            length = {"epochs": 3 * local.epochs} if local.epochs else {"steps": 3 * local.steps}  # type: ignore[operator]
+            sgd = local.optimizer.model_copy(update={"lr": local.optimizer.lr / 10})
+            of_last = local.model_copy(update={**length, "optimizer": sgd})
+        else:
+            of_last = _local_of(local, last)
+        retraining = optimizer.retraining
+        return {
+            "first_layer": local,
+            "retraining": _local_of(local, retraining) if retraining else local,
+            "last_layer": of_last,
+        }
+    return {}
+
+
+def _local_of(local: schema.Local, phase: schema.Phase | schema.PrePass) -> schema.Local:
+    """``local`` with the epochs and the rate of a phase."""
     optimizer = local.optimizer
     if phase.lr is not None:
         optimizer = optimizer.model_copy(update={"lr": phase.lr})
     return local.model_copy(update={"epochs": phase.epochs, "steps": None, "optimizer": optimizer})
 
 
-PHASES = ("feature_learning", "fine_tuning", "prepass")
-"""The recipes of Divide-and-Conquer."""
-
-
 def recipes(scenario: Scenario) -> dict[str, Recipe]:
-    """Those of the parts of a model, where it travels in parts."""
-    payload = scenario.federation.payload
-    if not isinstance(payload, schema.DivideAndConquer):
-        return {}
-    return {
-        name: recipe(phase_local(scenario.local, payload, name))
-        for name in PHASES
-        if getattr(payload, name) is not None
-    }
+    """Those of :func:`phases`."""
+    return {name: recipe(local) for name, local in phases(scenario).items()}
 
 
 def build_payload(
@@ -124,24 +144,27 @@ def build_payload(
     learner: Learner, recorder: Recorder,
 ) -> Payload:  # fmt: skip
     """What travels, and what is trained of it; ``sizes`` of the whole model's messages."""
-    profile, samples = setting.profile, setting.samples
-    section, local = scenario.federation.payload, scenario.local
-    if isinstance(section, schema.FullPayload):
+    profile, samples, local = setting.profile, setting.samples, scenario.local
+    federation, clients = scenario.federation, scenario.task.clients
+    by_phase = phases(scenario)
+    if not by_phase:
         work = build_work(local, samples, profile.forward_macs, profile.backward_macs, cost)
         return Full(sizes, work)
 
+    @cache
     def work_of(recipe: str, layers: tuple[str, ...]) -> WorkOf:
-        phase = phase_local(local, section, recipe)
-        backward_macs = setting.backward_macs(layers)
-        return build_part_work(local, phase, samples, profile, backward_macs, cost)
+        macs = setting.backward_macs(layers)
+        return build_part_work(local, by_phase[recipe], samples, profile, macs, cost)
 
-    layers = profile.layers
-    travels = scenario.federation.batch_norm == "average"
+    layers, travels = profile.layers, federation.batch_norm == "average"
     model = Model(
         tuple(layer.name for layer in layers),
         tuple(x.size_bytes + travels * x.statistics_bytes for x in layers),
         tuple(layer.parameters for layer in layers),
         work_of,
     )
-    clients = scenario.task.clients
-    return DivideAndConquer(section, model, cost.values_up, clock, learner, recorder, clients)
+    section = federation.payload
+    if isinstance(section, schema.DivideAndConquer):
+        values_up = cost.values_up
+        return DivideAndConquer(section, model, values_up, clock, learner, recorder, clients)
+    return LayerByLayer(model, setting.units, section.header, clients)

@@ -192,7 +192,8 @@ class Server:
             self.log("no_samples", version=self.version, tasks=[p.task for p in group])
         n = self._contributors
         updates = [p.update for p in group]
-        state = self.learner.aggregate(state, updates, weights, discounts, n, layers)
+        clients = [p.client for p in group] if layers is not None else ()
+        state = self.learner.aggregate(state, updates, weights, discounts, n, layers, clients)
         self.watch_finite(state, [(p.client, p.version, p.dispatched_s) for p in group])
         return state
 

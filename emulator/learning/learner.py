@@ -16,21 +16,21 @@ from torch import Tensor
 
 from emulator.learning.executors import Executor
 from emulator.learning.lineage import Handle, Operation, Tensors, canonical, digest, identity
+from emulator.learning.matching import MatchConfig, Matching
 from emulator.learning.memo import CacheLost, Memo, Values
+from emulator.learning.method import Method
 from emulator.learning.objectives import kept_name
 from emulator.learning.operations import (
     AggregateConfig,
     DivergenceConfig,
     EvaluateClientsConfig,
     EvaluateConfig,
-    Options,
     Result,
     TrainConfig,
     one_thread,
 )
-from emulator.learning.pretraining import PretrainConfig, Pretraining
+from emulator.learning.pretraining import PretrainConfig
 from emulator.learning.server_steps import uploads
-from emulator.learning.training import Recipe
 from emulator.learning_interface import Part
 
 EVALUATION_SHARD = 1000
@@ -38,31 +38,6 @@ EVALUATION_SHARD = 1000
 
 CLIENTS_SHARD = 50
 """Clients that an operation evaluates one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """What a run trains and how it merges: the constants of its operations.
-
-    ``root`` is the identity of the initial model (specification and seed) and of the data set
-    (content and partition); ``batch_norm`` as in :class:`TrainConfig`; ``tested_clients`` have
-    samples of their own to be tested on. ``chains``: a trained model goes on to another client;
-    ``pretraining`` is what superclients are formed by. ``recipes`` are those of parts, by name.
-    """
-
-    root: str
-    seed: int
-    clients: int
-    test_samples: int
-    recipe: Recipe
-    objective: Options
-    server_optimizer: Options
-    normalise: str
-    batch_norm: str | None = None
-    tested_clients: tuple[int, ...] = ()
-    chains: bool = False
-    pretraining: Pretraining | None = None
-    recipes: Mapping[str, Recipe] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -113,7 +88,10 @@ class Learner:
         self._merge_id = identity(
             "merge", canonical(method.server_optimizer), method.normalise, method.clients
         )
-        self._stateful = kept_name(method.objective) is not None or method.batch_norm == "local"
+        self._matches = method.server_optimizer["kind"] == "fedma"
+        self._stateful = (
+            kept_name(method.objective) is not None or method.batch_norm == "local" or self._matches
+        )
         self.host = HostTime()
 
     @property
@@ -157,6 +135,7 @@ class Learner:
             self._uploads,
             method.batch_norm,
             None if part is None else part.layers,
+            self._matching(part.layers) if part is not None and self._matches else None,
         )
         names = ("update", "state") if self._stateful else ("update",)
         handles = self._handles("train", operation_id, (server, state), config, names)
@@ -166,6 +145,11 @@ class Learner:
         if part is None:
             return ""
         return "\x1f".join(("", *part.layers, repr(self._method.recipes[part.recipe])))
+
+    def _matching(self, trained: tuple[str, ...]) -> Matching:
+        """FedMA's sub-round in which these layers are trained."""
+        layers = self._method.layers
+        return Matching(layers, len(layers) - len(trained))
 
     def chain_update(self, server: Handle, last: Handle) -> Handle:
         """What a chain that began at ``server`` brings it: the model that ``last`` has trained,
@@ -181,12 +165,17 @@ class Learner:
         discounts: Sequence[float],
         contributors: int | None = None,
         layers: tuple[str, ...] | None = None,
+        clients: Sequence[int] = (),
     ) -> Handle:
         """The server's next state from updates in canonical order, p_k and s(τ_k) beside them.
 
         ``contributors`` is N of the methods that need it: all clients, unless said otherwise. Only
-        ``layers`` change, with all that the server keeps for them; without, all do.
+        ``layers`` change, with all that the server keeps for them; without, all do. ``clients``:
+        whose updates they are.
         """
+        if self._matches:
+            assert layers is not None
+            return self._match(server, updates, layers, clients)
         operation_id = identity(
             "aggregate",
             server.id,
@@ -213,6 +202,23 @@ class Learner:
         if self._learning.keep_versions and handle.operation is not None:
             self._keep[handle.id] = handle
         return handle
+
+    def _match(
+        self, server: Handle, updates: Sequence[Handle], trained: tuple[str, ...],
+        clients: Sequence[int],
+    ) -> Handle:  # fmt: skip
+        """FedMA's step, of the lowest of the layers that were trained."""
+        method = self._method
+        operation_id = identity(
+            "match", server.id, *(update.id for update in updates), *clients, self._merge_id,
+            len(trained), method.seed,
+        )  # fmt: skip
+        config = MatchConfig(
+            self._matching(trained), tuple(clients), method.clients, method.server_optimizer,
+            method.seed, int(operation_id[:12], 16),
+        )  # fmt: skip
+        handles = self._handles("match", operation_id, (server, *updates), config, ("server",))
+        return handles[0]
 
     def divergence(
         self, server: Handle, updates: Sequence[Handle], weights: Sequence[float],

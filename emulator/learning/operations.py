@@ -7,9 +7,8 @@ configuration and its inputs' tensors.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +20,9 @@ from torch import Tensor
 
 from emulator import random_streams
 from emulator.errors import InternalError
-from emulator.learning import objectives, pretraining, training
+from emulator.learning import matching, objectives, pretraining, training
 from emulator.learning.lineage import Tensors
+from emulator.learning.matching import Matching, layer_positions, own_model
 from emulator.learning.methods.average import coefficients
 from emulator.learning.methods.divide_and_conquer import divergence
 from emulator.learning.methods.scaffold import server_control
@@ -34,6 +34,7 @@ from emulator.learning.server_steps import (
     take_step,
 )
 from emulator.learning.training import Layout, Recipe
+from emulator.learning.vectors import all_finite, cut, kind_of, put
 
 Options = dict[str, Any]
 
@@ -44,7 +45,7 @@ class TrainConfig:
 
     ``uploads`` is what the server's step takes (see ``server_steps.UPLOADS``); ``batch_norm`` what
     becomes of running statistics: ``average``, ``local``, ``freeze``, or None for a model that has
-    none. ``layers`` are those that are trained, None for all.
+    none. ``layers`` are those that are trained, None for all, ``matching`` is FedMA's.
     """
 
     client: int
@@ -55,6 +56,7 @@ class TrainConfig:
     uploads: tuple[str, ...] = ("delta",)
     batch_norm: str | None = None
     layers: tuple[str, ...] | None = None
+    matching: Matching | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,14 @@ def begin(bench: Workbench, config: TrainConfig, inputs: Sequence[Tensors | None
     """All of a training that comes before its steps."""
     server, state = inputs
     assert server is not None
-    layout, base, objective = bench.layout, server["model"], config.objective
+    layout, objective = bench.layout, config.objective
+    if config.matching is not None:
+        server = {
+            **server,
+            "model": own_model(layout, config.matching, server, state, config.client),
+        }
+        state = None
+    base = server["model"]
     statistics = _statistics_at_start(layout, config, server, state)
     update: Tensors = {}
     if "base_loss" in config.uploads:
@@ -246,6 +255,10 @@ def finish(bench: Workbench, visit: Visit, delta: Tensor, loss: float, steps: in
         update["delta"] = delta
     if "model" in config.uploads:
         update["model"] = layout.flatten()
+    own: Tensors = {}
+    if config.matching is not None:
+        own["own"] = layout.flatten()
+        update["layer"] = own["own"][layer_positions(layout, config.matching.layer)]
     moved = {} if freeze else layout.statistics()
     if not local:
         update.update(moved)
@@ -263,7 +276,9 @@ def finish(bench: Workbench, visit: Visit, delta: Tensor, loss: float, steps: in
     before, after = _client_states(
         objective, visit.kept, new, visit.statistics, moved if local else {}
     )
-    finite = _finite(update) and _finite(after)
+    if own:
+        before, after = {"own": visit.server["model"].clone()}, own
+    finite = all_finite(update) and all_finite(after)
     outputs = {"update": update}
     if after:
         # A client whose update is not finite keeps what it had.
@@ -300,14 +315,6 @@ def _client_states(
     return before, after
 
 
-def _finite(tensors: Tensors) -> bool:
-    # A finite sum has finite terms only, and costs a tenth of torch.isfinite; another sum may have
-    # overflowed.
-    return all(
-        math.isfinite(float(t.sum())) or bool(torch.isfinite(t).all()) for t in tensors.values()
-    )
-
-
 def _chain_update(bench: Workbench, config: Any, inputs: Sequence[Tensors | None]) -> Result:
     server, last = inputs
     assert server is not None
@@ -324,7 +331,7 @@ def _aggregate(
     updates = [update for update in inputs[1:] if update is not None]
     assert server is not None
     assert len(updates) == len(config.weights)
-    finite = [_finite(update) for update in updates]
+    finite = [all_finite(update) for update in updates]
     values = {"nonfinite": [i for i, ok in enumerate(finite) if not ok]}
     kept = [i for i, ok in enumerate(finite) if ok]
     weights, discounts = [config.weights[i] for i in kept], [config.discounts[i] for i in kept]
@@ -335,8 +342,8 @@ def _aggregate(
     before = server
     if config.layers is not None:
         positions = bench.layout.positions(config.layers)
-        before = _cut(server, positions)
-        updates = [_cut(update, positions) for update in updates]
+        before = cut(server, positions)
+        updates = [cut(update, positions) for update in updates]
     taken = Taken(updates, weights, discounts, factors, config.normalise, config.clients)
     after = {**before, **take_step(config.optimizer, before, taken)}
     if "statistics" in updates[0]:
@@ -349,32 +356,10 @@ def _aggregate(
     if config.layers is not None:
         start = initial_vectors(config.optimizer, server["model"])
         after = {
-            name: _put(server.get(name, start.get(name)), positions[_kind_of(name)], part)
+            name: put(server.get(name, start.get(name)), positions[kind_of(name)], part)
             for name, part in after.items()
         }
     return Result({"server": after}, values)
-
-
-def _kind_of(name: str) -> str:
-    """Which of a layout's positions go with that vector of a state or an update."""
-    return name if name in ("statistics", "counts") else "model"
-
-
-def _cut(tensors: Tensors, positions: Mapping[str, Tensor]) -> Tensors:
-    """Of every vector along the parameters or the running statistics only these positions."""
-    found = {}
-    for name, tensor in tensors.items():
-        where = positions[_kind_of(name)].to(tensor.device)
-        found[name] = tensor if name == "base_loss" else tensor[where]
-    return found
-
-
-def _put(whole: Tensor | None, positions: Tensor, part: Tensor) -> Tensor:
-    """``whole`` with ``part`` at these positions."""
-    assert whole is not None
-    found = whole.clone()
-    found[positions.to(found.device)] = part
-    return found
 
 
 def _divergence(
@@ -386,7 +371,7 @@ def _divergence(
     changes, weights, nonfinite = [], [], []
     for number, (update, weight) in enumerate(zip(updates, config.weights, strict=True)):
         assert update is not None
-        if not _finite(update):
+        if not all_finite(update):
             nonfinite.append(number)
             continue
         changes.append(update["delta"] if "delta" in update else update["model"] - base)
@@ -443,6 +428,7 @@ _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] 
     "chain_update": _chain_update,
     "aggregate": _aggregate,
     "divergence": _divergence,
+    "match": _found(matching.match_layer),
     "evaluate": _evaluate,
     "evaluate_clients": _evaluate_clients,
     "pretrain": _found(pretraining.pretrain),

@@ -26,11 +26,12 @@ from emulator.learning.methods.qfedavg import qfedavg
 
 Options = dict[str, Any]
 
-UPLOADS = {"fedasync": ("model",), "qfedavg": ("delta", "base_loss")}
+UPLOADS = {"fedasync": ("model",), "qfedavg": ("delta", "base_loss"), "fedma": ("layer",)}
 """What a step takes from each client, by its name in the update; the other steps take the delta.
 
 ``model`` [P] is the trained model, ``delta`` [P] that less the received one, ``base_loss`` [1] the
-loss of the received model on all of the client's samples."""
+loss of the received model on all of the client's samples, ``layer`` the parameters of the layer
+that is matched."""
 
 _ADAPTIVE: dict[str, Callable[..., tuple[Tensor, Tensor, Tensor]]] = {
     "fedadagrad": fedadagrad,

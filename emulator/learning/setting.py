@@ -27,6 +27,7 @@ from emulator.learning.executors.inline import Inline
 from emulator.learning.executors.lanes import StepProgram, step_program
 from emulator.learning.executors.processes import Processes
 from emulator.learning.lineage import canonical, identity
+from emulator.learning.methods import fedma
 from emulator.learning.methods.fedseq import classifier_weights, exemplars
 from emulator.learning.models import build_model, resolve_callable
 from emulator.learning.objectives import penalty
@@ -50,6 +51,7 @@ from emulator.scenario.schema import (
     DeclaredData,
     DeclaredModel,
     Execution,
+    FedMa,
     Local,
     Natural,
     Scenario,
@@ -93,6 +95,13 @@ class Setting:
         return backward_macs_of(self.model, shape, classes, layers, is_text=is_text)
 
     @property
+    def units(self) -> list[int]:
+        """Of each layer of the profile how many units it has: outputs, or channels."""
+        assert self.model is not None
+        modules = dict(self.model.named_modules())
+        return [modules[layer.name].weight.shape[0] for layer in self.profile.layers]
+
+    @property
     def labels(self) -> NDArray[np.int64] | None:
         """Each client's samples by class [clients, classes]."""
         if self.dataset is None:
@@ -129,6 +138,7 @@ def build(scenario: Scenario) -> Setting:
             declared.classes,
             is_text=isinstance(task.model, CharLstm),
         )
+        _check_matched(model, profile, scenario)
         sample = (declared.input_shape, declared.classes, isinstance(task.model, CharLstm))
         return Setting(samples, profile, root, [], None, model, sample=sample)
     dataset = _dataset(task.dataset.model_dump())
@@ -138,6 +148,7 @@ def build(scenario: Scenario) -> Setting:
     model = _initialized(model_spec, dataset.input_shape, dataset.classes, seed)
     _check_batch_norm(model, scenario.federation.batch_norm)
     profile = profile_model(model, dataset.input_shape, dataset.classes, is_text=dataset.is_text)
+    _check_matched(model, profile, scenario)
     held = [partition_hash(parts)]
     if client_test is not None:
         held.append(partition_hash(client_test.indices))
@@ -213,6 +224,12 @@ def _initialized(
         options = {"callable": options["callable"], **options["options"]}
     with torch_stream(seed, stream):
         return build_model(kind, input_shape, classes, **options)
+
+
+def _check_matched(model: torch.nn.Module, profile: Profile, scenario: Scenario) -> None:
+    """Raise :class:`ScenarioError` for a model that FedMA cannot match."""
+    if isinstance(scenario.federation.server_optimizer, FedMa):
+        fedma.check(model, [layer.name for layer in profile.layers])
 
 
 def _check_batch_norm(model: torch.nn.Module, choice: str | None) -> None:

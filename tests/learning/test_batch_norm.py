@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from emulator.errors import InternalError, ScenarioError
-from emulator.learning.learner import Learner, Method
+from emulator.learning.learner import Learner
 from emulator.learning.lineage import Tensors
+from emulator.learning.method import Method
 from emulator.learning.models import build_model, parameter_count
 from emulator.learning.operations import (
     AggregateConfig,

@@ -19,9 +19,10 @@ from emulator.learning.datasets import load_dataset
 from emulator.learning.executors import Executor
 from emulator.learning.executors.inline import Inline
 from emulator.learning.executors.processes import Processes
-from emulator.learning.learner import Learner, Learning, Method
+from emulator.learning.learner import Learner, Learning
 from emulator.learning.lineage import Handle, Operation, Tensors
 from emulator.learning.memo import Memo, Values
+from emulator.learning.method import Method
 from emulator.learning.models import build_model
 from emulator.learning.operations import Result, TrainConfig, Workbench, one_thread, torch_stream
 from emulator.learning.training import Layout, Recipe

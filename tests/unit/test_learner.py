@@ -16,9 +16,10 @@ from torch import Tensor
 
 from emulator.learning import learner as learner_module
 from emulator.learning.executors.inline import Inline
-from emulator.learning.learner import Learner, Learning, Method
+from emulator.learning.learner import Learner, Learning
 from emulator.learning.lineage import Handle, Tensors
 from emulator.learning.memo import CacheLost, Memo
+from emulator.learning.method import Method
 from emulator.learning.models import build_model
 from emulator.learning.operations import Workbench, one_thread, torch_stream
 from emulator.learning.training import Layout, Recipe, evaluate

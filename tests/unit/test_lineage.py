@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from emulator.learning import setting
-from emulator.learning.learner import Learner, Learning, Method
+from emulator.learning.learner import Learner, Learning
 from emulator.learning.lineage import Handle, Operation, canonical, identity
+from emulator.learning.method import Method
 from emulator.learning.training import Recipe
 from emulator.scenario import load_scenario
 

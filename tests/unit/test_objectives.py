@@ -22,8 +22,9 @@ from emulator import assembly
 from emulator.errors import ScenarioError
 from emulator.federation.cost import Cost
 from emulator.learning.datasets import load_dataset
-from emulator.learning.learner import Learner, Method
+from emulator.learning.learner import Learner
 from emulator.learning.lineage import Tensors
+from emulator.learning.method import Method
 from emulator.learning.methods.feddyn import feddyn, feddyn_step, next_gradient
 from emulator.learning.models import build_model
 from emulator.learning.operations import (

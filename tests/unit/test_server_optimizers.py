@@ -17,8 +17,9 @@ from torch import Tensor
 from emulator import assembly
 from emulator.federation.cost import Cost
 from emulator.federation.payload.full import full
-from emulator.learning.learner import Learner, Method
+from emulator.learning.learner import Learner
 from emulator.learning.lineage import Tensors
+from emulator.learning.method import Method
 from emulator.learning.methods.qfedavg import qfedavg
 from emulator.learning.models import build_model
 from emulator.learning.operations import (

@@ -11,12 +11,13 @@ skips a round lacks both parts, so with a share C of the clients it is (1 − C/
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from emulator.errors import RunError, ScenarioError, nearest
 from emulator.federation.payload import Layers, WorkOf
+from emulator.federation.payload.holdings import Holdings, Model
 from emulator.federation.payload.split import Climber, balanced_bytes, largest_jump, threshold
 from emulator.learning_interface import Learner, Part
 from emulator.recording.recorder import Recorder
@@ -24,23 +25,10 @@ from emulator.scenario import schema
 from emulator.simulation.clock import Clock
 from emulator.simulation.participation import Message, Participation, Terms
 
-NOTHING = -1
-"""In place of a version: a client does not hold that layer as any version has it."""
 ALL = "AB"
 """The part of a pre-pass."""
 _RECIPES = {"A": "feature_learning", "B": "fine_tuning", ALL: "prepass"}
 _PHASES = {"A": "feature-learning", "B": "fine-tuning"}
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """The layers in forward order by name, their bytes on the wire and their parameters, and what
-    a task computes that trains some ``layers`` of them by one of the run's recipes."""
-
-    names: Layers
-    sizes_bytes: tuple[int, ...]
-    parameters: tuple[int, ...]
-    work: Callable[[str, Layers], WorkOf]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,9 +72,8 @@ class DivideAndConquer:
         self._clock = clock
         self._learner = learner
         self._recorder = recorder
-        self._versions = (0,) * len(model.names)
         self._made = dict.fromkeys(("A", "B", ALL), 0)
-        self._holds: list[tuple[int, ...]] = [(NOTHING,) * len(model.names)] * clients
+        self._holdings = Holdings(model.names, clients)
         self._phase = 0
         self._turns: dict[int, int] = {}
         self._version = 0
@@ -94,7 +81,6 @@ class DivideAndConquer:
         self._rows: list[tuple[Any, ...]] = []
         self._climber: Climber | None = None
         self._layers: dict[str, Layers] = {ALL: model.names, "A": model.names, "B": ()}
-        self._works: dict[tuple[str, Layers], WorkOf] = {}
         if not self.prepass:
             self._first_split()
 
@@ -104,11 +90,10 @@ class DivideAndConquer:
         """What ``contributor`` is asked now."""
         name = ALL if self.prepass else self._phase_of(contributor)
         layers, recipe = self._layers[name], _RECIPES[name]
-        work = self._works.get((recipe, layers))
-        if work is None:
-            work = self._works[recipe, layers] = self.model.work(recipe, layers)
+        work = self.model.work_of(recipe, layers)
         part = Part(name, layers, recipe)
-        return PartPlan(self, part, work, self._layers["A"], self._versions, dict(self._made))
+        versions = self._holdings.versions
+        return PartPlan(self, part, work, self._layers["A"], versions, dict(self._made))
 
     def _phase_of(self, contributor: int) -> str:
         schedule = self.section.schedule
@@ -119,16 +104,15 @@ class DivideAndConquer:
     def messages(self, plan: PartPlan, client: int, *, moved: bool) -> tuple[Message, Message]:
         """(down, up) of a task of ``client``; ``moved``: others have trained the part before it, so
         that no version is as new."""
-        section, trained, held = self.section, plan.part.layers, self._holds[client]
+        section, trained, model = self.section, plan.part.layers, self.model
         naive = section.naive_half and plan.part.name != ALL
         down, up = [0, 0, 0], [0, 0, 0]
-        for layer, (name, size) in enumerate(
-            zip(self.model.names, self.model.sizes_bytes, strict=True)
-        ):
+        held = self._holdings.lacks(client, plan.versions)
+        for name, size, lacks in zip(model.names, model.sizes_bytes, held, strict=True):
             of = 2 if plan.part.name == ALL else int(name not in plan.a)
             is_trained = name in trained
-            lacks = held[layer] != plan.versions[layer] or (moved and is_trained)
-            down[of] += size if (is_trained if naive else lacks) else 0
+            comes = is_trained if naive else lacks or (moved and is_trained)
+            down[of] += size if comes else 0
             up[of] += size if is_trained else 0
         return (
             Message(section.header, section.control, tuple(down)),
@@ -140,12 +124,8 @@ class DivideAndConquer:
         version's."""
         plan = p.plan
         if isinstance(plan, PartPlan) and not math.isnan(p.downloaded_s):
-            held = plan.versions
-            if p.chain is not None:
-                trained = plan.part.layers
-                pairs = zip(self.model.names, held, strict=True)
-                held = tuple(NOTHING if name in trained else v for name, v in pairs)
-            self._holds[p.client] = held
+            but = () if p.chain is None else plan.part.layers
+            self._holdings.received(p.client, plan.versions, but)
 
     # --- versions -------------------------------------------------------------------------------
 
@@ -175,8 +155,7 @@ class DivideAndConquer:
         """A version of what these have trained; then, where the split is dynamic, it may move."""
         self._version += 1
         changed = {name for c in taken for name in c.plan.part.layers}
-        pairs = zip(self.model.names, self._versions, strict=True)
-        self._versions = tuple(self._version if n in changed else v for n, v in pairs)
+        self._holdings.changed(changed, self._version)
         for name in {c.plan.part.name for c in taken}:
             self._made[name] += 1
         if all(c.plan.part.name != ALL for c in taken):

@@ -114,7 +114,7 @@ class Batched:
         for operation, visit, own in zip(chunk, visits, lanes.learned, strict=True):
             started = time.perf_counter()
             with _failing(f"{operation.kind} {operation.config}"):
-                if "model" in visit.config.uploads:
+                if visit.config.uploads != ("delta",):
                     layout.load(own.model)
                 result = finish(self._bench, visit, own.delta, own.loss, own.steps)
             result.host_s = lanes.host_s / len(chunk) + time.perf_counter() - started

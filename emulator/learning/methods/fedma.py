@@ -19,7 +19,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from emulator.errors import ScenarioError
 
 
 def unit_vectors(weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -141,3 +143,28 @@ def average_by_class(
     shares = torch.where(total > 0, n / total, 1.0 / len(n))
     mean = (shares[:, :, None] * vectors.double()).sum(0).to(vectors.dtype)
     return from_unit_vectors(mean, weights[0].shape, biases[0] is not None)
+
+
+def check(model: nn.Module, layers: Sequence[str]) -> None:
+    """Raise :class:`ScenarioError` unless ``layers``, in forward order, are convolutions and linear
+    layers that each feed the next."""
+    modules = dict(model.named_modules())
+    before: nn.Conv2d | nn.Linear | None = None
+    for name in layers:
+        module = modules[name]
+        if not isinstance(module, nn.Conv2d | nn.Linear) or getattr(module, "groups", 1) > 1:
+            raise ScenarioError(
+                "federation.server_optimizer: 'fedma' matches the units of convolutions and linear "
+                f"layers, and layer '{name}' of task.model is a {type(module).__name__}; take "
+                "lenet5, mcmahan_cnn, fedseq_lenet, vgg9, mlp or another server_optimizer"
+            )
+        if before is not None:
+            weight, weight_before = module.weight, before.weight
+            inputs, units = weight.shape[1], weight_before.shape[0]
+            exact = isinstance(module, nn.Conv2d) or isinstance(before, nn.Linear)
+            if inputs != units if exact else inputs % units:
+                raise ScenarioError(
+                    "federation.server_optimizer: 'fedma' matches layers that each feed the next, "
+                    f"and layer '{name}' of task.model has {inputs} inputs behind {units} units"
+                )
+        before = module

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from emulator.scenario.schema.base import Count, Kind, NonNegative, Positive, Section, Whole
-from emulator.scenario.schema.payload import FullPayload, Payload, RoundTime
+from emulator.scenario.schema.payload import FullPayload, Payload, Phase, RoundTime
 from emulator.scenario.schema.structure import Star, Superclients
 from emulator.scenario.units import PositiveSeconds
 
@@ -383,6 +383,25 @@ class QFedAvg(Section):
     q: NonNegative = 1.0
 
 
+class FedMa(Section):
+    """FedMA (Wang et al. 2020): hidden units are matched, layer by layer, before they are averaged.
+
+    A round takes as many sub-rounds, each a version, as the model has layers: all clients train the
+    layers that are not matched yet and send the lowest of them. As many units come out of it as the
+    model has; in the paper a layer may grow. ``sigma`` and ``sigma0``: standard deviations of a
+    client's unit around the matched one, and of that around 0. ``sweeps``: how often all clients
+    are matched anew. ``retraining``: of the sub-rounds after the first, as ``local`` unless said
+    otherwise; ``last_layer``: of the last, a tenth of that rate and three times the epochs.
+    """
+
+    kind: Literal["fedma"]
+    sigma: Positive = 1.0
+    sigma0: Positive = 1.0
+    sweeps: Whole = 5
+    retraining: Phase | None = None
+    last_layer: Phase | None = None
+
+
 class FedMax(Section):
     """FedMAX (Chen et al. 2020): adds beta · KL(U ‖ softmax(a)) to the client's loss, with a what
     the last linear layer is given, and U uniform. ``direction``: ``from_uniform`` as in the
@@ -410,7 +429,7 @@ class Federation(Section):
     structure: Annotated[Star | Superclients, Kind] = Star(kind="star")
     objective: Annotated[Plain | FedProx | Scaffold | FedDyn | FedMax, Kind] = Plain(kind="plain")
     server_optimizer: Annotated[
-        Average | FedAvgM | FedAdagrad | FedAdam | FedYogi | QFedAvg, Kind
+        Average | FedAvgM | FedAdagrad | FedAdam | FedYogi | QFedAvg | FedMa, Kind
     ] = Average(kind="average")
     batch_norm: Literal["average", "local", "freeze"] | None = None
     payload: Payload = FullPayload(kind="full")

@@ -1,4 +1,4 @@
-"""What does not go with Divide-and-Conquer, and why."""
+"""What does not go with Divide-and-Conquer, or with FedMA's sub-rounds, and why."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 from emulator.scenario.schema.federation import (
     Buffered,
     FedDyn,
+    FedMa,
     FedSeqInter,
     RandomSelection,
     Scaffold,
+    Synchronous,
 )
 from emulator.scenario.schema.payload import DivideAndConquer
 from emulator.scenario.schema.structure import Star
-from emulator.scenario.schema.task import DeclaredData, DeclaredModel
+from emulator.scenario.schema.system import Always
+from emulator.scenario.schema.task import CharLstm, Conv1d, DeclaredData, DeclaredModel, ResNet8
 
 if TYPE_CHECKING:
     from emulator.scenario.schema.root import Scenario
@@ -68,10 +71,72 @@ def not_with_divide_and_conquer(scenario: Scenario) -> list[str]:
                 f"federation.payload.prepass.participants is {asked}, more than {task.clients} "
                 "clients"
             )
+    waits = prepass is not None and prepass.participants is None and prepass.too_few == "wait"
+    if waits and not isinstance(scenario.system.availability, Always):
+        wrong.append(
+            "federation.payload.prepass.too_few: wait would wait for an instant at which all "
+            f"{task.clients} clients are online; say participants: a smaller number, or too_few: "
+            "proceed"
+        )
     if payload.by_value and payload.stand_in is None and isinstance(task.dataset, DeclaredData):
         wrong.append(
             f"federation.payload.split: '{payload.split.kind}' goes by what clients have learned, "
             "and dataset 'declared' has nothing to learn from; say stand_in: 3, a number of "
             "layers, or split: {kind: fixed, layer: 3}"
+        )
+    return wrong
+
+
+def not_with_fedma(scenario: Scenario) -> list[str]:
+    """One text a finding: all clients are in all of its sub-rounds, and each keeps its own layers
+    from one to the next."""
+    federation, task, system = scenario.federation, scenario.task, scenario.system
+    if not isinstance(federation.server_optimizer, FedMa):
+        return []
+    pacing, where = federation.pacing, "federation.server_optimizer: 'fedma'"
+    wrong = []
+    everyone = (
+        isinstance(pacing, Synchronous)
+        and pacing.wanted(task.clients) == pacing.asked(task.clients) == task.clients
+        and pacing.deadline == "none"
+    )
+    if not everyone:
+        wrong.append(
+            f"{where} matches all clients in each of its sub-rounds; say pacing: {{kind: "
+            f"synchronous, participants: {task.clients}, deadline: none}}, without over_commitment"
+        )
+    if not isinstance(system.availability, Always) and system.on_offline == "drop":
+        wrong.append(
+            f"{where} needs every client in each of its sub-rounds, and system.on_offline: drop "
+            "loses some; say pause or continue, or availability: {kind: always}"
+        )
+    if system.task_failure:
+        wrong.append(
+            f"{where} needs every client in each of its sub-rounds, and system.task_failure loses "
+            "some; leave it out"
+        )
+    if scenario.local.short_clients == "skip":
+        wrong.append(f"{where} matches all clients; say local.short_clients: train or pad")
+    if isinstance(federation.objective, Scaffold | FedDyn):
+        wrong.append(
+            f"federation.objective: '{federation.objective.kind}' corrects steps towards the mean "
+            "of all models unit by unit, and with server_optimizer 'fedma' units change places; "
+            "say plain, fedprox or fedmax"
+        )
+    if not isinstance(federation.structure, Star):
+        wrong.append(
+            f"{where} with structure '{federation.structure.kind}': a chain has one model, whose "
+            "units nobody else's need be matched with; say structure: {kind: star}"
+        )
+    if isinstance(federation.payload, DivideAndConquer):
+        wrong.append(
+            f"{where} with payload 'divide_and_conquer': its sub-rounds say themselves which "
+            "layers are trained and travel; say payload: {kind: full}"
+        )
+    if isinstance(task.model, DeclaredModel | ResNet8 | CharLstm | Conv1d):
+        wrong.append(
+            f"{where} matches the units of convolutions and linear layers that each feed the next, "
+            f"which model '{task.model.kind}' is not made of; say mlp, lenet5, mcmahan_cnn, "
+            "fedseq_lenet or vgg9"
         )
     return wrong

@@ -22,7 +22,7 @@ from emulator.scenario.schema.federation import (
     Synchronous,
 )
 from emulator.scenario.schema.local import Local
-from emulator.scenario.schema.payload_rules import not_with_divide_and_conquer
+from emulator.scenario.schema.payload_rules import not_with_divide_and_conquer, not_with_fedma
 from emulator.scenario.schema.structure import Star
 from emulator.scenario.schema.superclient_rules import not_with_superclients
 from emulator.scenario.schema.system import (
@@ -228,6 +228,7 @@ def refuse_nonsense(scenario: Scenario) -> None:
     wrong.extend(_not_with_feddyn(scenario.federation))
     wrong.extend(not_with_superclients(scenario))
     wrong.extend(not_with_divide_and_conquer(scenario))
+    wrong.extend(not_with_fedma(scenario))
     if isinstance(scenario.federation.server_optimizer, QFedAvg) and isinstance(
         scenario.federation.objective, Scaffold
     ):

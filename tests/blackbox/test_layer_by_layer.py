@@ -1,0 +1,146 @@
+"""FedMA's sub-rounds on the clock and on the wire, and what it does not go with.
+
+The model is an MLP of 4-6-5-3: 120, 140 and 72 bytes, 30, 35 and 18 parameters.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Config, Lab, RunFiles, digits, links, synchronous, timed
+from safetensors.numpy import load_file
+
+SIZES = (120, 140, 72)
+HEADER = 10
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def matched(clients: int = 3, *, versions: int = 7, **options: Any) -> Config:
+    training = options.pop("training", 102.0)
+    optimizer = options.pop("optimizer", {})
+    config = timed(clients, training, synchronous(clients), stop={"versions": versions}, **options)
+    config["task"]["dataset"].update(input_shape=[4], classes=3)
+    config["task"]["model"] = {"kind": "mlp", "hidden": [6, 5]}
+    config["federation"]["payload"] = {"kind": "full", "header": f"{HEADER} B"}
+    config["federation"]["server_optimizer"] = {"kind": "fedma", **optimizer}
+    return config
+
+
+def test_bytes_and_operations_of_each_sub_round_by_hand(lab: Lab) -> None:
+    """Multiply-accumulates of a sample: forward 24 + 30 + 15 = 69; the gradients of all weights
+    take 69 more, those of the hidden activations 30 + 15. The last layer's sub-round has three
+    times the epochs."""
+    network = links(down="1 kB/s", up="1 kB/s")
+    run = lab.run(matched(training=183.0, versions=7, network=network))
+    assert len(run.table("updates")) == 3 * 7
+    whole = 69 + 69 + 45
+    seconds = [
+        183.0,
+        183.0 * (69 + 30 + 15 + 15) / whole,  # of layers 2 and 3: back through layer 3 only
+        183.0 * 3 * (69 + 15) / whole,
+    ]
+    for client in range(3):
+        for number, row in enumerate(run.tasks(client)):
+            layer = number % 3
+            if number == 0:
+                down = sum(SIZES)
+            else:
+                # The layer that was matched before, and where its units are (4 bytes each).
+                down = SIZES[layer - 1] + (0 if layer == 0 else 4 * (6, 5)[layer - 1])
+            assert int(row["bytes_down"]) == HEADER + down
+            assert int(row["bytes_up"]) == HEADER + SIZES[layer]
+            took = float(row["trained_s"]) - float(row["downloaded_s"])
+            assert took == pytest.approx(seconds[layer])
+    parts = [event["part"] for event in run.of("dispatch")]
+    assert len(set(parts)) == 3
+
+
+def test_a_round_is_one_model_each_way_in_as_many_sub_rounds_as_layers(lab: Lab) -> None:
+    run = lab.run(matched(versions=9))
+    second = [row for row in run.table("updates") if int(row["version"]) in (3, 4, 5)]
+    up = sum(int(row["bytes_up"]) - HEADER for row in second)
+    down = sum(int(row["bytes_down"]) - HEADER - 4 * (0, 6, 5)[int(row["version"]) - 3]
+               for row in second)  # fmt: skip
+    assert up == down == 3 * sum(SIZES)
+
+
+def test_recipes_of_the_sub_rounds(lab: Lab) -> None:
+    optimizer = {"retraining": {"epochs": 2, "lr": 0.1}, "last_layer": {"epochs": 5, "lr": 0.1}}
+    run = lab.run(matched(1, training=183.0, versions=3, optimizer=optimizer))
+    took = [float(row["trained_s"]) - float(row["downloaded_s"]) for row in run.tasks(0)]
+    assert took == pytest.approx([183.0, 2 * (69 + 60), 5 * (69 + 15)])
+
+
+def learning(versions: int, **optimizer: Any) -> Config:
+    config = digits(5, synchronous(5), versions=versions)
+    config["task"]["partition"] = {"kind": "dirichlet", "alpha": 0.5}
+    config["task"]["model"] = {"kind": "mlp", "hidden": [24, 16]}
+    config["local"]["epochs"] = 3
+    config["federation"]["server_optimizer"] = {"kind": "fedma", **optimizer}
+    return config
+
+
+def test_the_model_changes_with_every_last_sub_round_and_learns(lab: Lab) -> None:
+    run = lab.run(learning(18))
+    accuracy = [float(r["value"]) for r in run.table("metrics") if r["metric"] == "accuracy"]
+    assert len(accuracy) == 19
+    for version, value in enumerate(accuracy):
+        assert value == accuracy[version - version % 3]
+    assert len(set(accuracy[::3])) > 4
+    assert accuracy[-1] > 0.8
+
+
+def test_other_draws_of_the_order_are_another_seed(lab: Lab) -> None:
+    """Same seed, same weights; whatever the executor."""
+    found = []
+    for out, executor in (("a", "inline"), ("b", "processes"), ("c", "batched")):
+        config = learning(6)
+        config["execution"] = {"executor": executor}
+        lab.run(config, out=out)
+        found.append(load_file(lab.folder / out / "model.safetensors"))
+    for name, value in found[0].items():
+        assert (value == found[1][name]).all()
+        assert abs(value - found[2][name]).max() < 1e-4
+
+
+REFUSED: dict[str, Config] = {
+    "matches all clients in each of its sub-rounds": {"pacing": synchronous(2)},
+    "its sub-rounds say themselves which layers": {
+        "payload": {"kind": "divide_and_conquer", "split": {"kind": "fixed", "layer": 1}}
+    },
+    "with server_optimizer 'fedma' units change places": {
+        "objective": {"kind": "scaffold", "option": "II"}
+    },
+}
+
+
+@pytest.mark.parametrize("reason", list(REFUSED))
+def test_refused_with_the_reason(lab: Lab, reason: str) -> None:
+    config = matched()
+    config["federation"].update(REFUSED[reason])
+    assert reason in lab.failed_run(config)
+
+
+def test_a_model_whose_layers_do_not_feed_each_other_is_refused(lab: Lab) -> None:
+    config = learning(3)
+    config["task"]["model"] = {"kind": "char_lstm"}
+    assert "char_lstm" in lab.failed_run(config)
+    config = matched()
+    config["task"]["dataset"].update(input_shape=[3, 8, 8])
+    config["task"]["model"] = {"kind": "resnet8"}
+    config["federation"]["batch_norm"] = "freeze"
+    assert "which model 'resnet8' is not made of" in lab.failed_run(config)
+
+
+def test_clients_that_are_lost_are_refused(lab: Lab) -> None:
+    sessions = [[[0.0, 500.0]]] * 3
+    message = lab.failed_run(matched(sessions=sessions, on_offline="drop", drop_notice="at_once"))
+    assert "loses some; say pause or continue" in message
+    run: RunFiles = lab.run(matched(sessions=sessions, on_offline="pause", versions=3), out="ok")
+    assert len(run.table("versions")) == 3
