@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError
-from analysis.human_units import duration_text, target_text
+from analysis.human_units import BYTE_UNITS, bytes_text, duration_text, target_text
 from analysis.run_reader import Run
 from analysis.summary import DEFAULT_TARGETS
 from analysis.time_to_accuracy import curve, time_to_target
@@ -26,6 +28,8 @@ from analysis.time_to_accuracy import curve, time_to_target
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+
+Floats = NDArray[np.float64]
 
 # (unit, seconds in it, the longest range in seconds for which it is chosen)
 TIME_UNITS = (("s", 1, 180), ("min", 60, 3 * 3600), ("h", 3600, 96 * 3600), ("d", 86400, np.inf))
@@ -64,6 +68,61 @@ def save_figure(figure: Figure, path: Path) -> None:
             raise AnalysisError(f"{path}: cannot be written ({error.strerror})") from error
 
 
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """The unit for an axis that goes up to so many simulated seconds, and the seconds in it."""
+    return next((unit, unit_s) for unit, unit_s, up_to_s in TIME_UNITS if longest_s <= up_to_s)
+
+
+def byte_unit(most_bytes: float) -> tuple[str, float]:
+    """The unit for an axis that goes up to so many bytes, and the bytes in it."""
+    power = 0
+    while most_bytes >= 1000 ** (power + 1) and power + 1 < len(BYTE_UNITS):
+        power += 1
+    return BYTE_UNITS[power], 1000.0**power
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What accuracy is drawn over, such as simulated time.
+
+    ``by`` gives how much of it a run has spent at instants [n] in simulated seconds, ``unit`` the
+    unit for an axis up to an amount, and how much that is; ``text`` writes an amount out.
+    """
+
+    by: Callable[[Run, Floats], Floats]
+    unit: Callable[[float], tuple[str, float]]
+    text: Callable[[float], str]
+    axis: str
+    title: str
+
+
+def bytes_moved(run: Run, at_s: Floats) -> Floats:
+    """Bytes down and up to and from the server until the newest version at instants [n], in s.
+
+    They are those of ``versions.csv``: of participations whose record was final when a version was
+    made. Raises ``AnalysisError`` where its simulated time runs backwards.
+    """
+    table = run.versions
+    times_s = table["sim_time_s"]
+    backwards = np.flatnonzero(~(np.diff(times_s) >= 0))
+    if backwards.size:
+        at = backwards[0]
+        raise AnalysisError(
+            f"{run.directory / 'versions.csv'}, line {at + 3}: simulated time goes from "
+            f"{times_s[at]} s to {times_s[at + 1]} s; it must not run backwards"
+        )
+    each = np.nan_to_num(table["bytes_down"]) + np.nan_to_num(table["bytes_up"])
+    so_far = np.concatenate([[0.0], np.cumsum(each)])
+    return np.asarray(so_far[np.searchsorted(times_s, at_s, side="right")], dtype=np.float64)
+
+
+TIME = Spent(lambda run, at_s: at_s, time_unit, duration_text, "simulated time", "Time to accuracy")
+BYTES = Spent(
+    bytes_moved, byte_unit, bytes_text, "bytes between server and clients",
+    "Bytes to accuracy",
+)  # fmt: skip
+
+
 def time_to_accuracy_figure(
     runs: Sequence[Run], targets: Sequence[float] = DEFAULT_TARGETS
 ) -> Figure:
@@ -73,30 +132,37 @@ def time_to_accuracy_figure(
     misses a target gets no marker on that line, and the legend says so. Raises ``AnalysisError``
     when no run has an evaluation yet, or a target is no share between 0 and 1.
     """
+    return accuracy_figure(runs, targets, TIME)
+
+
+def accuracy_figure(runs: Sequence[Run], targets: Sequence[float], spent: Spent) -> Figure:
+    """Test accuracy over what is ``spent``; otherwise as ``time_to_accuracy_figure``."""
     if not any(curve(run).time_s.size for run in runs):
         where = ", ".join(str(run.directory) for run in runs) or "no run was given"
         raise AnalysisError(f"nothing to plot: no evaluation of the global model yet ({where})")
     targets = sorted(set(targets))
-    longest_s = max(run.simulated_s for run in runs)
-    unit, unit_s = time_unit(longest_s)
+    most = max(float(spent.by(run, np.array([run.simulated_s]))[0]) for run in runs)
+    unit, unit_size = spent.unit(most)
     figure = Figure(figsize=(7.2, 4.0 + 0.36 * len(runs)), layout="constrained")
     axes = figure.add_subplot()
-    lines = [_draw_run(axes, run, targets, unit_s, style=i) for i, run in enumerate(runs)]
+    lines = [_draw_run(axes, run, targets, spent, unit_size, i) for i, run in enumerate(runs)]
     best = max(float(np.nanmax(curve(run).value, initial=0)) for run in runs)
-    axes.set_xlim(0, longest_s / unit_s * 1.02 or 1)
+    axes.set_xlim(0, most / unit_size * 1.02 or 1)
     axes.set_ylim(0, min(1.02, max([best, *targets]) + 0.06))
     _draw_targets(axes, targets)
-    axes.set_xlabel(f"simulated time ({unit})")
+    axes.set_xlabel(f"{spent.axis} ({unit})")
     axes.set_ylabel("test accuracy")
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
     style_axes(axes)
-    title = runs[0].name if len(runs) == 1 else f"Time to accuracy of {len(runs)} runs"
+    title = runs[0].name if len(runs) == 1 else f"{spent.title} of {len(runs)} runs"
     axes.set_title(textwrap.fill(title, LEGEND_WIDTH * 3 // 4), loc="left", parse_math=False)
-    _draw_legend(figure, lines, runs, targets)
+    _draw_legend(figure, lines, runs, targets, spent)
     return figure
 
 
-def _draw_run(axes: Axes, run: Run, targets: Sequence[float], unit_s: float, style: int) -> Line2D:
+def _draw_run(
+    axes: Axes, run: Run, targets: Sequence[float], spent: Spent, unit_size: float, style: int
+) -> Line2D:
     """Steps and crossings of one run; returns the line for the legend, with the run's marker."""
     points = curve(run)
     # A run without evaluations gets no point at its end either.
@@ -109,7 +175,7 @@ def _draw_run(axes: Axes, run: Run, targets: Sequence[float], unit_s: float, sty
         "markeredgewidth": 0.8,
     }
     (line,) = axes.step(
-        np.append(points.time_s, end_s) / unit_s,
+        spent.by(run, np.append(points.time_s, end_s)) / unit_size,
         np.append(points.value, points.value[-1:]),
         where="post",
         linestyle=LINE_STYLES[style // len(PALETTE) % len(LINE_STYLES)],
@@ -117,8 +183,8 @@ def _draw_run(axes: Axes, run: Run, targets: Sequence[float], unit_s: float, sty
         markevery=[],  # the marker shows in the legend, and on the plot at crossings only
         **look,
     )
-    reached = [(time_to_target(run, target), target) for target in targets]
-    crossings = [(time_s / unit_s, target) for time_s, target in reached if time_s is not None]
+    reached = _reached(run, targets, spent)
+    crossings = [(amount / unit_size, target) for target, amount in reached if amount is not None]
     if crossings:
         axes.plot(*zip(*crossings, strict=True), linestyle="none", zorder=4, **look)
     return line
@@ -131,9 +197,13 @@ def style_axes(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def time_unit(longest_s: float) -> tuple[str, float]:
-    """The unit for an axis that goes up to so many simulated seconds, and the seconds in it."""
-    return next((unit, unit_s) for unit, unit_s, up_to_s in TIME_UNITS if longest_s <= up_to_s)
+def _reached(run: Run, targets: Sequence[float], spent: Spent) -> list[tuple[float, float | None]]:
+    """Each target with what was spent until it was reached, or None where it was not."""
+    instants = [time_to_target(run, target) for target in targets]
+    return [
+        (target, None if time_s is None else float(spent.by(run, np.array([time_s]))[0]))
+        for target, time_s in zip(targets, instants, strict=True)
+    ]
 
 
 def _draw_targets(axes: Axes, targets: Sequence[float]) -> None:
@@ -150,9 +220,10 @@ def _draw_targets(axes: Axes, targets: Sequence[float]) -> None:
 
 
 def _draw_legend(
-    figure: Figure, lines: Sequence[Line2D], runs: Sequence[Run], targets: Sequence[float]
-) -> None:
-    """Below the axes, where it covers no curve: each run's name, and when it met each target."""
+    figure: Figure, lines: Sequence[Line2D], runs: Sequence[Run], targets: Sequence[float],
+    spent: Spent,
+) -> None:  # fmt: skip
+    """Below the axes, where it covers no curve: each run, and what it spent to each target."""
     # Labels are set after the fact: a legend drops those that begin with "_", and reads "$" as
     # mathematics; a run's name may hold both.
     legend = figure.legend(
@@ -163,17 +234,16 @@ def _draw_legend(
         text.set_parse_math(False)
         # The title already names a single run.
         rows = [name] if len(runs) > 1 else ["test accuracy"]
-        rows += [_reached_text(run, targets)] if targets else []
+        rows += [_reached_text(run, targets, spent)] if targets else []
         text.set_text("\n".join(textwrap.fill(row, LEGEND_WIDTH) for row in rows))
 
 
-def _reached_text(run: Run, targets: Sequence[float]) -> str:
+def _reached_text(run: Run, targets: Sequence[float], spent: Spent) -> str:
     if not curve(run).time_s.size:
         return "no evaluation yet"
-    reached = [(target, time_to_target(run, target)) for target in targets]
     return "   ".join(
-        f"{target_text(target)}: {'not reached' if time_s is None else duration_text(time_s)}"
-        for target, time_s in reached
+        f"{target_text(target)}: {'not reached' if amount is None else spent.text(amount)}"
+        for target, amount in _reached(run, targets, spent)
     )
 
 

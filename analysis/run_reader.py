@@ -11,7 +11,7 @@ import difflib
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +46,12 @@ TABLE_COLUMNS: dict[str, tuple[str, ...]] = {
 CHAIN_COLUMNS = ("phase", "chain", "ring_pass", "source")
 """What ``updates.csv`` has beside in a run with superclients: all four, or none."""
 
+PART_COLUMNS = (
+    "part", "cross_staleness", "header_bytes", "control_bytes", "a_bytes_down", "b_bytes_down",
+    "ab_bytes_down", "a_bytes_up", "b_bytes_up", "ab_bytes_up",
+)  # fmt: skip
+"""What ``updates.csv`` has beside where a model travels in parts: all ten, or none."""
+
 SUPERCLIENT_TABLES: dict[str, tuple[str, ...]] = {
     "superclients.csv": (
         "superclient", "clients", "samples", "balance_ratio", "covered_classes", "intra_distance",
@@ -59,14 +65,25 @@ SUPERCLIENT_TABLES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """The tables that only a run with superclients has; each may be absent."""
 
-TEXT_COLUMNS = frozenset({"cohort", "outcome", "entity", "split", "metric", "phase", "members"})
+PART_TABLES: dict[str, tuple[str, ...]] = {
+    "layers.csv": ("version", "layer", "name", "parameters", "size_bytes", "divergence", "part"),
+}
+"""The table that only a run has whose model travels in parts; it may be absent."""
+
+TEXT_COLUMNS = frozenset(
+    {"cohort", "outcome", "entity", "split", "metric", "phase", "members", "name", "part"}
+)
 
 # A figure has no place for a row without these.
 FILLED_COLUMNS: dict[str, frozenset[str]] = {
     "superclients.csv": frozenset({"superclient", "clients", "samples"}),
     "chains.csv": frozenset({"chain", "superclient", "version", "dispatched_s"}),
     "similarity.csv": frozenset({"epoch", "client", "other"}),
+    "layers.csv": frozenset({"version", "layer", "parameters", "size_bytes"}),
+    "updates.csv": frozenset(name for name in PART_COLUMNS if "_bytes" in name),
 }
+
+_MAY_BE_ABSENT = SUPERCLIENT_TABLES | PART_TABLES
 
 # Rows turned into arrays at a time. A million rows never stand in memory as Python strings, and
 # few enough live at once that Python's garbage collector does not walk through them (measured).
@@ -111,6 +128,8 @@ class Run:
         """``updates.csv``: one row a participation; times are NaN where they never came.
 
         With superclients also ``CHAIN_COLUMNS``; ``source`` is NaN where the server sent the model.
+        Where a model travels in parts also ``PART_COLUMNS``; ``cross_staleness`` is NaN, and
+        ``part`` may be "", where nothing came of the task.
         """
         return read_table(self.directory / "updates.csv")
 
@@ -151,6 +170,23 @@ class Run:
         return self._table_if_there("similarity.csv")
 
     @cached_property
+    def layers(self) -> Table | None:
+        """``layers.csv``: one row a layer for each time that the model was split into parts.
+
+        None where the file is absent: where models do not travel in parts, and before the first
+        split. ``divergence`` is NaN where it was not measured; ``part`` is text, A or B.
+        """
+        return self._table_if_there("layers.csv")
+
+    @cached_property
+    def split_reasons(self) -> dict[int, tuple[str, str]]:
+        """By version, the (rule, why) of each time that the model was split, from the event log.
+
+        Raises ``AnalysisError`` where the log is missing or damaged.
+        """
+        return _read_split_reasons(self.directory / "events.jsonl")
+
+    @cached_property
     def chain_ends_s(self) -> NDArray[np.float64]:
         """Simulated seconds [rows of ``chains``] at which each chain was over.
 
@@ -181,7 +217,7 @@ def read_run(directory: str | Path) -> Run:
 
     Raises ``AnalysisError`` when the directory, a file or a column is missing, or the manifest is
     no JSON object with a name. ``clients.csv`` may be missing until the run has ended, and
-    ``SUPERCLIENT_TABLES`` always.
+    ``SUPERCLIENT_TABLES`` and ``PART_TABLES`` always.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -189,8 +225,8 @@ def read_run(directory: str | Path) -> Run:
         raise AnalysisError(f"{directory}: {what}; give the directory of a run")
     manifest = _read_manifest(directory / "manifest.json")
     run = Run(directory, manifest["name"], manifest)
-    for file in (*TABLE_COLUMNS, *SUPERCLIENT_TABLES):
-        may_be_missing = file in SUPERCLIENT_TABLES or (file == "clients.csv" and not run.ended)
+    for file in (*TABLE_COLUMNS, *_MAY_BE_ABSENT):
+        may_be_missing = file in _MAY_BE_ABSENT or (file == "clients.csv" and not run.ended)
         if may_be_missing and not (directory / file).exists():
             continue
         with _open(directory / file) as stream:
@@ -276,10 +312,12 @@ def _read_header(reader: Iterator[list[str]], path: Path) -> list[str]:
 
 def _wanted(file: str, header: list[str]) -> tuple[str, ...]:
     """The columns to read of a file with this header."""
-    if file in SUPERCLIENT_TABLES:
-        return SUPERCLIENT_TABLES[file]
-    has_chains = file == "updates.csv" and not set(CHAIN_COLUMNS).isdisjoint(header)
-    return TABLE_COLUMNS[file] + (CHAIN_COLUMNS if has_chains else ())
+    if file in _MAY_BE_ABSENT:
+        return _MAY_BE_ABSENT[file]
+    names = TABLE_COLUMNS[file]
+    for more in (CHAIN_COLUMNS, PART_COLUMNS) if file == "updates.csv" else ():
+        names += () if set(more).isdisjoint(header) else more
+    return names
 
 
 def _convert(
@@ -334,18 +372,34 @@ def _as_table(chunks: list[Table], names: tuple[str, ...]) -> Table:
 
 def _read_chain_ends(path: Path) -> dict[float, float]:
     """By number of the chain, the simulated second at which the event log has it end."""
-    ends_s: dict[float, float] = {}
+    needed = "the end of a chain needs numbers 't' and 'chain'"
+    return dict(_logged(path, "chain_end", needed, lambda e: (float(e["chain"]), float(e["t"]))))
+
+
+def _read_split_reasons(path: Path) -> dict[int, tuple[str, str]]:
+    """See ``Run.split_reasons``."""
+
+    def reason(event: dict[str, Any]) -> tuple[int, tuple[str, str]]:
+        words = event["rule"], event["why"]
+        if not all(isinstance(word, str) for word in words):
+            raise TypeError(words)
+        return int(event["version"]), words
+
+    needed = "a split needs a number 'version' and texts 'rule' and 'why'"
+    return dict(_logged(path, "split", needed, reason))
+
+
+def _logged(
+    path: Path, kind: str, needed: str, convert: Callable[[dict[str, Any]], Any]
+) -> Iterator[Any]:
+    """What ``convert`` makes of each event of a kind; its errors are those of a damaged log."""
+    sign = f'"type":"{kind}"'
     with _open(path) as stream:
         for number, line in enumerate(_whole_lines(stream), start=1):
             # A log has lines by the million, and few of them are of interest.
-            if '"type":"chain_end"' not in line:
+            if sign not in line:
                 continue
             try:
-                event = json.loads(line)
-                ends_s[float(event["chain"])] = float(event["t"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise AnalysisError(
-                    f"{path}, line {number}: the end of a chain needs numbers 't' and 'chain' "
-                    f"({error!r})"
-                ) from error
-    return ends_s
+                yield convert(json.loads(line))
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
+                raise AnalysisError(f"{path}, line {number}: {needed} ({error!r})") from error

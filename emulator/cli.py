@@ -125,6 +125,11 @@ def _show(out: Path, manifest: dict[str, Any]) -> None:
 
         console.print(superclients_table(finished.superclients))
         write_superclient_figures(finished, out)
+    if finished.layers is not None:
+        from analysis.parts import layers_table, write_part_figures
+
+        console.print(layers_table(finished))
+        write_part_figures(finished, out)
     console.print(f"Run directory: {out}", highlight=False, soft_wrap=True)
 
 

@@ -30,6 +30,7 @@ from emulator.learning.lineage import canonical, identity
 from emulator.learning.methods import fedma
 from emulator.learning.methods.fedseq import classifier_weights, exemplars
 from emulator.learning.models import build_model, resolve_callable
+from emulator.learning.models.pretrained import load_pretrained
 from emulator.learning.objectives import penalty
 from emulator.learning.operations import Workbench, one_thread, torch_stream
 from emulator.learning.partitions import (
@@ -131,6 +132,8 @@ def build(scenario: Scenario) -> Setting:
         assert declared.input_shape is not None
         assert declared.classes is not None
         model = _initialized(model_spec, declared.input_shape, declared.classes, seed)
+        if task.pretrained is not None:
+            root = identity(root, load_pretrained(model, task.pretrained))
         _check_batch_norm(model, scenario.federation.batch_norm)
         profile = profile_model(
             model,
@@ -146,10 +149,11 @@ def build(scenario: Scenario) -> Setting:
     parts, client_test = _split(task, dataset, seed)
     samples = np.array([len(part) for part in parts], dtype=np.int64)
     model = _initialized(model_spec, dataset.input_shape, dataset.classes, seed)
+    given = [] if task.pretrained is None else [load_pretrained(model, task.pretrained)]
     _check_batch_norm(model, scenario.federation.batch_norm)
     profile = profile_model(model, dataset.input_shape, dataset.classes, is_text=dataset.is_text)
     _check_matched(model, profile, scenario)
-    held = [partition_hash(parts)]
+    held = [partition_hash(parts), *given]
     if client_test is not None:
         held.append(partition_hash(client_test.indices))
     if task.exemplars is not None:

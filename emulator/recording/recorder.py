@@ -108,7 +108,7 @@ class Recorder:
             more += _by_part(p, down, up)
         if self._chains:
             # What goes from client to client is theirs, and not the server's.
-            up += round(p.lent_bytes)
+            up += sum(p.lent_pieces) if p.lent_pieces else round(p.lent_bytes)
         if p.source is None:
             self.bytes_down += down
         by_client.participations[client] += 1

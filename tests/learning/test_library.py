@@ -87,6 +87,8 @@ def test_a_scenario_is_valid_and_its_head_says_how_to_run_it(
     given_data = []
     if "cifar" in path.stem:  # the reader's own file, of which only its being there is looked at
         given_data = ["--set", f"task.dataset.path={tmp_path}"]
+    if path.stem == "pretrained":  # what another scenario leaves
+        given_data = ["--set", f"task.pretrained.path={tmp_path}"]
     fedclock(monkeypatch, "validate", path, *given_data)
     head = path.read_text().partition("schema:")[0]
     assert f"fedclock run scenarios/{path.relative_to(SCENARIOS).as_posix()}" in head
@@ -127,6 +129,17 @@ def test_the_lines_of_fedseqs_comparison_differ_in_three_axes() -> None:
             structures.append(federation["structure"])
     assert len(structures) == 6
     assert all(structure == structures[0] for structure in structures)
+
+
+def test_the_lines_of_divide_and_conquers_comparison_differ_in_three_axes() -> None:
+    base = given(SCENARIOS / "divide_and_conquer" / "fedavg.yaml")
+    for name in ("divide_and_conquer", "fedprox", "fedmax", "fedma"):
+        config = given(SCENARIOS / "divide_and_conquer" / f"{name}.yaml")
+        federation = config["federation"]
+        assert len(set(federation) & {"payload", "objective", "server_optimizer"}) == 1, name
+        assert federation["pacing"] == base["federation"]["pacing"]
+        same = {"federation": 0, "name": 0, "evaluation": 0}
+        assert {**config, **same} == {**base, **same}, name
 
 
 def test_the_pages_name_every_scenario() -> None:

@@ -120,6 +120,16 @@ def test_a_limit_moves_no_pixel(folder: Path) -> None:
     np.testing.assert_array_equal(some.test_x, full.test_x)
 
 
+def test_a_later_start_leaves_the_first_samples_out(folder: Path) -> None:
+    full = load_dataset("idx", path=str(folder))
+    later = load_dataset("idx", path=str(folder), train_from=3, train_samples=2)
+    np.testing.assert_array_equal(later.train_x, full.train_x[3:5])
+    assert later.train_y.tolist() == full.train_y[3:5].tolist()
+    for start in (7, -1, True):
+        with pytest.raises(ScenarioError, match=r"train_from: .*write a number from 0 to 6"):
+            load_dataset("idx", path=str(folder), train_from=start)
+
+
 def test_gzipped_files_hold_the_same_data(folder: Path) -> None:
     plain = load_dataset("mnist", path=str(folder))
     for file in list(folder.iterdir()):

@@ -27,6 +27,7 @@ def fashion_mnist(
     path: str | Path | None = None,
     train_samples: int | None = None,
     test_samples: int | None = None,
+    train_from: int = 0,
 ) -> Dataset:
     """Fashion-MNIST from the folder ``path``; without one, from where Debian's package puts it,
     or else from what ``fedclock data fetch`` has fetched.
@@ -42,7 +43,7 @@ def fashion_mnist(
             "fashion_mnist or apt-get install dataset-fashion-mnist, or name a folder with its "
             f"files: path: FOLDER, holding {_files(_PREFIXES)}"
         )
-    return load_idx("fashion_mnist", folder, 10, train_samples, test_samples)
+    return load_idx("fashion_mnist", folder, 10, train_samples, test_samples, train_from=train_from)
 
 
 def mnist(
@@ -50,6 +51,7 @@ def mnist(
     path: str | Path | None = None,
     train_samples: int | None = None,
     test_samples: int | None = None,
+    train_from: int = 0,
 ) -> Dataset:
     """MNIST, or a data set that replaces it with ten classes, from the folder ``path``; without
     one, from what ``fedclock data fetch`` has fetched."""
@@ -60,7 +62,7 @@ def mnist(
             "exist); run fedclock data fetch mnist, or name a folder with its files: path: "
             f"FOLDER, holding {_files(_PREFIXES)}"
         )
-    return load_idx("mnist", folder, 10, train_samples, test_samples)
+    return load_idx("mnist", folder, 10, train_samples, test_samples, train_from=train_from)
 
 
 def idx(
@@ -69,12 +71,13 @@ def idx(
     classes: int | None = None,
     train_samples: int | None = None,
     test_samples: int | None = None,
+    train_from: int = 0,
 ) -> Dataset:
     """Any grey image set in MNIST's four files, from the folder ``path``.
 
     Without ``classes``, the largest label of the training file gives their number.
     """
-    return load_idx("idx", path, classes, train_samples, test_samples)
+    return load_idx("idx", path, classes, train_samples, test_samples, train_from=train_from)
 
 
 def load_idx(
@@ -84,6 +87,7 @@ def load_idx(
     train_samples: int | None,
     test_samples: int | None,
     *,
+    train_from: int = 0,
     prefixes: tuple[str, str] = _PREFIXES,
     first_label: int = 0,
     transposed: bool = False,
@@ -91,7 +95,8 @@ def load_idx(
     """The data set in the four IDX files of the folder ``path``.
 
     The names of the files start with ``prefixes``, of the training and of the test split; labels
-    count from ``first_label`` in the files, and ``transposed`` images lie on their side there.
+    count from ``first_label`` in the files, and ``transposed`` images lie on their side there. The
+    first ``train_from`` training samples are left out.
     """
     if not isinstance(path, (str, Path)):
         raise ScenarioError(f"task.dataset.path: {path!r} is not the name of a folder")
@@ -115,6 +120,12 @@ def load_idx(
     for labels, file in ((train_labels, train_file), (test_labels, test_file)):
         _check_labels(labels, first_label, classes, file)
     pixel_value = normalized_pixels(train_images, folder)
+    if type(train_from) is not int or not 0 <= train_from < len(train_labels):
+        raise ScenarioError(
+            f"task.dataset.train_from: {train_from!r} is not allowed; the split has "
+            f"{len(train_labels)} samples: write a number from 0 to {len(train_labels) - 1}"
+        )
+    train_images, train_labels = train_images[train_from:], train_labels[train_from:]
     n_train = sample_limit("train_samples", train_samples, len(train_labels))
     n_test = sample_limit("test_samples", test_samples, len(test_labels))
     return Dataset(

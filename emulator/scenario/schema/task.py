@@ -24,12 +24,14 @@ class Digits(Section):
 
 class FashionMnist(Section):
     """Fashion-MNIST's IDX files; without a path, where Debian's package puts them, or what
-    ``fedclock data fetch fashion_mnist`` has fetched."""
+    ``fedclock data fetch fashion_mnist`` has fetched. The first ``train_from`` training samples are
+    left out, then ``train_samples`` taken."""
 
     kind: Literal["fashion_mnist"]
     path: InputPath | None = None
     train_samples: Count | None = None
     test_samples: Count | None = None
+    train_from: Whole = 0
 
 
 class Mnist(Section):
@@ -39,6 +41,7 @@ class Mnist(Section):
     path: InputPath | None = None
     train_samples: Count | None = None
     test_samples: Count | None = None
+    train_from: Whole = 0
 
 
 class Idx(Section):
@@ -48,6 +51,7 @@ class Idx(Section):
     path: InputPath
     train_samples: Count | None = None
     test_samples: Count | None = None
+    train_from: Whole = 0
 
 
 class Emnist(Section):
@@ -277,6 +281,14 @@ def _kinds(dataset: Section) -> str:
     )
 
 
+class Pretrained(Section):
+    """Weights to begin with, of a run's model.safetensors: of all layers, or of these ``layers``
+    by name; the others are initialized as ever."""
+
+    path: InputPath
+    layers: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
+
+
 class Task(Section):
     """``client_test`` sets that fraction of each client's samples aside to test on that client;
     natural clients have test samples of their own instead. ``exemplars``: so many test samples of
@@ -304,6 +316,7 @@ class Task(Section):
     ) = None
     client_test: Share | None = None
     exemplars: Count | None = None
+    pretrained: Pretrained | None = None
     model: Annotated[
         Logistic
         | Mlp
@@ -354,6 +367,8 @@ class Task(Section):
             raise ValueError(
                 "dataset 'declared' needs input_shape and classes for a model that is built"
             )
+        if self.pretrained is not None and isinstance(self.model, DeclaredModel):
+            raise ValueError("pretrained: model 'declared' has no weights; leave pretrained out")
         takes = _TAKES.get(type(self.model))
         if takes is not None and not isinstance(self.dataset, (*takes, DeclaredData)):
             raise ValueError(

@@ -1,0 +1,66 @@
+"""Weights to begin with, and data sets that begin later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from emulator.errors import ScenarioError
+from emulator.learning.models import build_model
+from emulator.learning.models.pretrained import load_pretrained
+from emulator.scenario.schema import Pretrained
+
+
+def model(seed: int, **options: Any) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return build_model("mlp", (4,), 3, **{"hidden": [6, 5], **options})
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    save_file(dict(model(1).state_dict()), str(path))
+    return path
+
+
+def load(ours: torch.nn.Module, path: Path, layers: tuple[str, ...] | None = None) -> str:
+    return load_pretrained(ours, Pretrained(path=path, layers=layers))
+
+
+def test_all_layers_or_some(weights: Path) -> None:
+    given = model(1).state_dict()
+    ours, untouched = model(2), model(2).state_dict()
+    load(ours, weights)
+    assert all(torch.equal(value, given[name]) for name, value in ours.state_dict().items())
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in given))
+    ours = model(2)
+    load(ours, weights, (layers[1],))
+    for name, value in ours.state_dict().items():
+        source = given if name.startswith(layers[1]) else untouched
+        assert torch.equal(value, source[name])
+
+
+def test_other_weights_are_another_start(weights: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    save_file(dict(model(3).state_dict()), str(other))
+    layers = tuple(dict.fromkeys(n.rpartition(".")[0] for n in model(1).state_dict()))
+    found = {load(model(2), weights), load(model(2), other), load(model(2), weights, layers[:1])}
+    assert len(found) == 3
+    assert load(model(5), weights) in found
+
+
+def test_what_does_not_fit_is_refused(weights: Path, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"the model has no layer 'fc9'.*it has"):
+        load(model(2), weights, ("fc9",))
+    with pytest.raises(ScenarioError, match=r"has shape \(6, 4\), and task.model wants \(7, 4\)"):
+        load(model(2, hidden=[7, 5]), weights)
+    with pytest.raises(ScenarioError, match=r"'fc4.weight' is not there, and task.model wants"):
+        load(model(2, hidden=[6, 5, 3]), weights)
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(weights.read_bytes()[:40])
+    with pytest.raises(ScenarioError, match="cannot be read as safetensors"):
+        load(model(2), damaged)
