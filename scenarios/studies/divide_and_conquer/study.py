@@ -8,6 +8,10 @@ one row a run:
 
 - ``search``: split x pre-pass x epochs x rates x schedule, LeNet-5, 40 rounds, one seed.
 - ``search_vgg9``: the same for VGG9 at an eighth of its width, 20 rounds.
+- ``comparison``: the files as they are, three other seeds: accuracy, bytes and time to 70 %.
+- ``pretrained``: from convolutions that know such images, and at random.
+- ``bandwidth``: 1, 5, 20 and 100 Mbps up; the training is done once, and taken from the memo.
+- ``cross_device``: phones that come and go, against FedAvg on the same phones.
 
 Runs that are finished are not run again, and one that was interrupted goes on.
 """
@@ -33,6 +37,9 @@ HERE = Path(__file__).resolve().parent
 SCENARIOS = HERE.parents[1] / "divide_and_conquer"
 SEARCH_SEED = 11
 """None of those of the comparison."""
+SEEDS = (1, 2, 3)
+METHODS = ("fedavg", "fedprox", "fedmax", "fedma", "divide_and_conquer")
+UPLINKS = ("1 Mbps", "5 Mbps", "20 Mbps", "100 Mbps")
 COUNTED = "{deadline: none, epochs: 5, counts: true}"
 DISCARDED = "{deadline: none, epochs: 5}"
 
@@ -134,11 +141,20 @@ def measured(found: Run) -> Row:
         with layers.open(newline="") as file:
             split = str(sum(row["part"] == "A" for row in csv.DictReader(file)))
     return {
-        "split": split, "accuracy_mean_of_last_5": rounded(float(np.mean(values[-5:]))),
+        "split": split, "versions": summary.versions,
+        "accuracy_mean_of_last_5": rounded(float(np.mean(values[-5:]))),
         "best": rounded(float(max(values))), "bytes": summary.bytes_down + summary.bytes_up,
         "sim_s": round(summary.simulated_s, 1), "sim_s_to_60": to_60_s, "sim_s_to_70": to_70_s,
+        "bytes_to_70": None if to_70_s is None else bytes_until(found, to_70_s),
         "host_s": host_s(found), "chosen": "",
     }  # fmt: skip
+
+
+def bytes_until(found: Run, time_s: float) -> int:
+    """What the server has sent and received by then, both ways."""
+    versions = found.versions
+    by_then = versions["sim_time_s"] <= time_s
+    return int((versions["bytes_down"] + versions["bytes_up"])[by_then].sum())
 
 
 def search(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
@@ -150,7 +166,54 @@ def search_vgg9(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
     yield from searched(out, VGG9, base, overrides)
 
 
-PARTS = {"search": search, "search_vgg9": search_vgg9}
+def comparison(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
+    """FedAvg also with two epochs, as fine-tuning has; FedMA's rounds are five versions each."""
+    lines = [(name, name, []) for name in METHODS]
+    lines.insert(1, ("fedavg, 2 epochs", "fedavg", ["local.epochs=2"]))
+    for name, file_name, more in lines:
+        for seed in SEEDS:
+            here = out / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
+            found = done(here, file_name, [f"seed={seed}", *more, *overrides])
+            yield {"method": name, "seed": seed, **measured(found)}
+
+
+def pretrained(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
+    features = done(out / "features", "features", [])
+    weights = features.directory.resolve() / "model.safetensors"
+    for seed in SEEDS:
+        for name, layers in (("at random", None), ("conv1", "[conv1]"), ("both", "[conv1, conv2]")):
+            start = f"task.pretrained={{path: {weights}, layers: {layers}}}" if layers else None
+            sets = [f"seed={seed}", "stop.versions=30", *([start] if start else []), *overrides]
+            here = out / f"{name.replace(' ', '-')}-{seed}"
+            yield {"convolutions": name, "seed": seed,
+                   **measured(done(here, "divide_and_conquer", sets))}  # fmt: skip
+
+
+def bandwidth(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
+    for name in ("fedavg", "divide_and_conquer"):
+        first = out / f"{name}-0"
+        for number, up in enumerate(UPLINKS):
+            memo = first if number else None
+            sets = [f"system.network.client.up={up}", *overrides]
+            found = done(out / f"{name}-{number}", name, sets, memo)
+            yield {"method": name, "up": up, "trainings_run": summarize(found).trainings_run,
+                   **measured(found)}  # fmt: skip
+
+
+def cross_device(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
+    for name, more in (("divide_and_conquer", []), ("fedavg", ["federation.payload={kind: full}"])):
+        found = done(out / name, "cross_device", [*more, *overrides])
+        yield {"method": name, **measured(found)}
+
+
+PARTS = {
+    "search": search,
+    "search_vgg9": search_vgg9,
+    "comparison": comparison,
+    "pretrained": pretrained,
+    "bandwidth": bandwidth,
+    "cross_device": cross_device,
+}
 
 
 def host_s(found: Run) -> float:
