@@ -38,16 +38,25 @@ def catalogue(axis: str | None = None) -> str:
         lines.append(f"{name}:")
         owner, field = _AXES[name]
         for model in _models(owner.model_fields[field].annotation):
-            kind = get_args(model.model_fields["kind"].annotation)[0]
-            # Its own words: getdoc() would take those of the base class where it has none.
-            about = " ".join((model.__dict__.get("__doc__") or "").split())
-            lines.append(f"  {kind}" + (f": {about}" if about else ""))
-            lines.extend(
-                f"      {option}{_default(info)}"
-                for option, info in model.model_fields.items()
-                if option != "kind"
-            )
+            lines.extend(_lines_of(model, "  "))
     return "\n".join(lines)
+
+
+def _lines_of(model: type[BaseModel], indent: str) -> list[str]:
+    """A kind with its options, and below each of these the kinds or the keys that it takes."""
+    # Its own words: getdoc() would take those of the base class where it has none.
+    about = " ".join((model.__dict__.get("__doc__") or "").split())
+    kind = model.model_fields.get("kind")
+    name = get_args(kind.annotation)[0] if kind else ""
+    lines = [f"{indent}{name}{': ' if name and about else ''}{about}".rstrip()]
+    for option, info in model.model_fields.items():
+        if option == "kind":
+            continue
+        lines.append(f"{indent}    {option}{_default(info)}")
+        for below in _models(info.annotation):
+            if "dist" not in below.model_fields:  # distributions are the same everywhere
+                lines.extend(_lines_of(below, f"{indent}      "))
+    return [line for line in lines if line.strip()]
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

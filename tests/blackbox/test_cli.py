@@ -77,6 +77,12 @@ def test_list_shows_every_axis_with_its_options(lab: Lab) -> None:
     ):
         assert any(shown.startswith(line) for shown in pacing.out.splitlines()), line
     assert "availability:" not in pacing.out
+    # What an option takes stands below it.
+    shown = fedclock("list", "payload").out.splitlines()
+    split = shown.index("      split  (required)")
+    rule = next(i for i, line in enumerate(shown) if line.startswith("        threshold: "))
+    assert split < rule < shown.index("      prepass  [default: None]")
+    assert shown[rule + 1] == "            rho  [default: 0.5]"
 
 
 def test_list_names_the_nearest_axis() -> None:
