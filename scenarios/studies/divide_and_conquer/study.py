@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.plots import BYTES, TIME, accuracy_figure, save_figure
 from analysis.run_reader import Run, read_run
 from analysis.summary import summarize
 from analysis.time_to_accuracy import curve
@@ -82,6 +83,13 @@ LENET5 = [
     setting(2, *EVEN, prepass=DISCARDED),
     setting(2, (1, 0.05), (1, 0.05), momentum=0.0),
     setting(3, (1, 0.05), (1, 0.05), momentum=0.0),
+    # Around the best of those above.
+    setting(1, (1, 0.01), (3, 0.01)),
+    setting(1, (2, 0.01), (2, 0.01)),
+    setting(1, (1, 0.005), (2, 0.01)),
+    setting(1, *EVEN, schedule="[A, B, B]"),
+    setting(1, (1, 0.01), (2, 0.01), prepass=COUNTED),
+    setting(2, (1, 0.005), (2, 0.01)),
 ]
 VGG9 = [
     *(setting(s, *EVEN) for s in (2, 4, 6, 7)),
@@ -175,6 +183,9 @@ def comparison(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
             here = out / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
             found = done(here, file_name, [f"seed={seed}", *more, *overrides])
             yield {"method": name, "seed": seed, **measured(found)}
+    shown = [read_run(out / f"{name}-{SEEDS[0]}") for name in METHODS]
+    for name, spent in (("time", TIME), ("bytes", BYTES)):
+        save_figure(accuracy_figure(shown, (0.7,), spent), out / f"accuracy_by_{name}.png")
 
 
 def pretrained(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
