@@ -15,6 +15,8 @@ import pytest
 from commandline import Config, Lab, RunFiles, buffered, digits, links, synchronous, timed
 from safetensors.numpy import load_file
 
+from emulator.learning.learner import Learner
+
 A, B, HEADER, CONTROL = 120, 84, 10, 5
 PARTS = ("a", "b", "ab")
 
@@ -420,6 +422,28 @@ def test_the_split_is_explained_and_its_divergence_on_file(lab: Lab, counts: boo
     assert len(run.table("updates")) == 5 * (4 if counts else 5)
 
 
+def test_the_pre_pass_is_trained_and_measured_as_it_says(lab: Lab) -> None:
+    """Its rate, its metric, its weights: each gives other divergences."""
+    found = []
+    for number, more in enumerate(({}, {"lr": 0.01}, {"metric": "to_mean"}, {"on": "weights"})):
+        prepass = {"deadline": "none", "epochs": 1, **more}
+        run = lab.run(learning({"kind": "threshold"}, 1, prepass=prepass), out=f"run{number}")
+        found.append(tuple(run.column("layers", "divergence")))
+    assert len(set(found)) == 4
+    # To the mean the largest client is nearest: counted alike, it would be another number.
+    config = learning({"kind": "threshold"}, 1, prepass={**PREPASS, "metric": "to_mean"})
+    original = Learner.divergence
+
+    def alike(self: Learner, server: Any, updates: Any, weights: Any, *rest: Any) -> Any:
+        assert len(set(weights)) > 1
+        return original(self, server, updates, [1.0] * len(weights), *rest)
+
+    weighed = tuple(lab.run(config, out="weighed").column("layers", "divergence"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "divergence", alike)
+        assert tuple(lab.run(config, out="alike").column("layers", "divergence")) != weighed
+
+
 def test_a_dynamic_split_by_divergence_follows_it(lab: Lab) -> None:
     run = lab.run(
         learning({"kind": "dynamic", "by": "divergence", "every": 4, "rho": 0.9}, versions=9)
@@ -475,15 +499,16 @@ def test_lanes_and_processes_learn_the_parts_as_one_by_one(lab: Lab) -> None:
 
 def test_fedmax_in_lanes_as_one_by_one(lab: Lab) -> None:
     found = {}
-    for executor in ("inline", "batched"):
+    for out, executor, beta in (("a", "inline", 10.0), ("b", "batched", 10.0), ("c", "batched", 0)):
         config = digits(5, synchronous(5), versions=3)
         config["task"]["model"] = {"kind": "mlp", "hidden": [12]}
-        config["federation"]["objective"] = {"kind": "fedmax", "beta": 2.0}
+        config["federation"]["objective"] = {"kind": "fedmax", "beta": float(beta)}
         config["execution"] = {"executor": executor}
-        lab.run(config, out=executor)
-        found[executor] = load_file(lab.folder / executor / "model.safetensors")
-    for name, value in found["inline"].items():
-        assert abs(found["batched"][name] - value).max() < 1e-5
+        lab.run(config, out=out)
+        found[out] = load_file(lab.folder / out / "model.safetensors")
+    for name, value in found["a"].items():
+        assert abs(found["b"][name] - value).max() < 1e-5
+        assert abs(found["c"][name] - value).max() > 1e-3
 
 
 def test_fedmax_needs_a_linear_layer_at_the_end(lab: Lab) -> None:
@@ -505,3 +530,81 @@ def test_fedmax_needs_a_linear_layer_at_the_end(lab: Lab) -> None:
     finally:
         sys.path.remove(str(lab.folder))
     assert "the logits of task.model do not come from one" in message
+
+
+# --- what goes with it ----------------------------------------------------------------------------
+
+
+def test_running_statistics_travel_and_are_merged_with_their_part(lab: Lab) -> None:
+    """ResNet8: a batch normalization of C channels has 2·C statistics (4 bytes), a count (8)."""
+    config = digits(3, synchronous(3), versions=2)
+    config["task"]["model"] = {"kind": "resnet8"}
+    config["system"]["devices"]["training"] = 5.0
+    config["federation"]["batch_norm"] = "average"
+    config["federation"]["payload"] = {
+        "kind": "divide_and_conquer", "split": {"kind": "fixed", "layer": 4}, "schedule": ["A"],
+        "feature_learning": {"epochs": 1, "lr": 0.05}, "fine_tuning": {"epochs": 1, "lr": 0.05},
+    }  # fmt: skip
+    run = lab.run(config, "--timing-only", out="average")
+    config["federation"]["batch_norm"] = "freeze"
+    frozen = lab.run(config, "--timing-only", out="freeze")
+    sizes = zip(run.table("layers"), frozen.table("layers"), strict=True)
+    beside = {
+        row["name"]: int(row["size_bytes"]) - int(other["size_bytes"]) for row, other in sizes
+    }
+    parameters = {row["name"]: int(row["parameters"]) for row in run.table("layers")}
+    for name, extra in beside.items():
+        # Scale and shift are 2·C parameters.
+        assert extra in (0, 4 * parameters[name] + 8), name
+    assert sum(extra > 0 for extra in beside.values()) >= 7
+    part_a = sum(int(row["size_bytes"]) for row in run.table("layers") if row["part"] == "A")
+    assert {by_part(row, "up")[0] for row in run.table("updates")} == {part_a}
+    config["federation"]["batch_norm"] = "average"
+    config["task"]["dataset"] = {"kind": "digits"}
+    learned = lab.run(config, out="learned")
+    state = load_file(learned.path / "model.safetensors")
+    names = {row["name"]: row["part"] for row in learned.table("layers")}
+    for name, part in names.items():
+        count = state.get(f"{name}.num_batches_tracked")
+        if count is not None:
+            assert (int(count) > 0) == (part == "A"), name
+            moved = bool(abs(state[f"{name}.running_mean"]).max() > 0)
+            assert moved == (part == "A"), name
+
+
+def test_qfedavg_beside_it_is_charged(lab: Lab) -> None:
+    """A forward pass over the 10 samples, a third of a step each, and 4 bytes up."""
+    config = divided(1, versions=2)
+    config["federation"]["server_optimizer"] = {"kind": "qfedavg"}
+    run = lab.run(config)
+    times = [float(row["trained_s"]) - float(row["downloaded_s"]) for row in run.tasks(0)]
+    assert times == pytest.approx([10 * (84 / 102 + 1 / 3), 10 * (60 / 102 + 1 / 3)])
+    assert {int(row["control_bytes"]) for row in run.table("updates")} == {CONTROL + 4}
+    assert int(run.tasks(0)[0]["bytes_up"]) == HEADER + 4 + A
+
+
+def test_updates_are_discounted_by_the_staleness_of_their_part(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[float]] = []
+    original = Learner.aggregate
+
+    def aggregate(self: Learner, *args: Any, **kwargs: Any) -> Any:
+        seen.append(list(args[3]))
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Learner, "aggregate", aggregate)
+    run = lab.run(divided(2, buffered(2, 1, weights="uniform"), training=[10.0, 45.0], versions=14))
+    part_of = {e["task"]: e for e in run.of("dispatch")}
+    rows = {(row["client"], float(row["dispatched_s"])): row for row in run.table("updates")}
+    stale = []
+    for event, discounts in zip(run.of("aggregate"), seen, strict=True):
+        task = part_of[event["tasks"][0]]
+        row = rows[task["entity"].partition("/")[2], task["t"]]
+        stale.append(int(row["staleness"]))
+        assert discounts == [pytest.approx((1 + stale[-1]) ** -0.5)]
+        # Versions of both parts have come since, and only its own count.
+        assert int(row["staleness"]) + int(row["cross_staleness"]) == (
+            event["version"] - 1 - task["version"]
+        )
+    assert max(stale) >= 1

@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from emulator.federation.payload.split import Climber, balanced_bytes, largest_jump, threshold
+from emulator.learning.learner import Learner
+from emulator.learning.method import Method
 from emulator.learning.methods.divide_and_conquer import divergence
 from emulator.learning.methods.fedmax import fedmax
 from emulator.learning.models import build_model, parameter_count
+from emulator.learning.objectives import penalty
 from emulator.learning.operations import (
     AggregateConfig,
     DivergenceConfig,
@@ -25,6 +28,7 @@ from emulator.learning.operations import (
 )
 from emulator.learning.profile import backward_macs_of, profile_model
 from emulator.learning.training import Layout, Recipe, train, with_activations
+from emulator.learning_interface import Part
 from emulator.simulation.participation import Message
 
 CPU = torch.device("cpu")
@@ -350,3 +354,47 @@ def test_fedmax_trains_on_the_sum_of_both_losses() -> None:
     expected = torch.cat([-0.1 * p.grad.reshape(-1) for p in model.parameters()])  # type: ignore[union-attr]
     assert torch.allclose(delta, expected, atol=1e-6)
     assert loss == pytest.approx(float(ce.detach()), abs=1e-6)  # without the penalty
+
+
+# --- identities -----------------------------------------------------------------------------------
+
+
+def test_what_is_trained_and_how_is_part_of_an_identity() -> None:
+    """Other layers, another rate, another objective: another training; the same ones: the same."""
+    phases = {"first": RECIPE, "slow": replace(RECIPE, lr=0.01)}
+    method = Method("root", 1, 3, 10, RECIPE, {"kind": "plain"}, {"kind": "average"}, "weights",
+                    recipes=phases)  # fmt: skip
+
+    def trained(part: Part | None, method: Method = method) -> str:
+        learner = Learner(method, None, lambda: 0)
+        return learner.train(learner.initial(), None, 0, (0, 0), part)[0].id
+
+    to_uniform = {"kind": "fedmax", "beta": 1.0, "direction": "to_uniform"}
+    ids = [
+        trained(None),
+        trained(Part("A", ("0",), "first")),
+        trained(Part("A", ("0", "4"), "first")),
+        trained(Part("B", ("4",), "first")),
+        trained(Part("A", ("0",), "slow")),
+        trained(None, replace(method, objective=to_uniform)),
+        trained(None, replace(method, objective={**to_uniform, "direction": "from_uniform"})),
+    ]
+    assert len(set(ids)) == len(ids)
+    assert ids[1] == trained(Part("A", ("0",), "first"))
+
+    def merged(layers: tuple[str, ...] | None) -> str:
+        learner = Learner(method, None, lambda: 0)
+        start = learner.initial()
+        update, _ = learner.train(start, None, 0, (0, 0), None)
+        return learner.aggregate(start, [update], [1.0], [1.0], None, layers).id
+
+    assert len({merged(None), merged(("0",)), merged(("4",))}) == 3
+
+
+def test_the_direction_of_fedmax_reaches_the_training() -> None:
+    activations = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    for direction in ("from_uniform", "to_uniform"):
+        term = penalty({"kind": "fedmax", "beta": 3.0, "direction": direction})
+        assert term is not None
+        assert torch.equal(term(activations), fedmax(3.0, direction)(activations))
+    assert penalty({"kind": "plain"}) is None
