@@ -75,8 +75,21 @@ MERGING: Settings = {
 }  # fmt: skip
 PAYLOAD: Path_ = ("federation", "payload")
 DIVIDED: Settings = {("task", "model"): {"kind": "mlp", "hidden": [8]}}
-WITH_PREPASS: Settings = {(*PAYLOAD, "prepass", "deadline"): "1 h"}
+WITH_PREPASS: Settings = {
+    (*PAYLOAD, "prepass", "deadline"): "1 h",
+    (*PAYLOAD, "prepass", "participants"): 2,
+}
 BESIDE: dict[tuple[Path_, str], list[Settings]] = {
+    # All clients in each sub-round, and none of them lost.
+    (("federation", "server_optimizer", "kind"), "fedma"): [
+        {
+            (*PACING, "kind"): "synchronous",
+            (*PACING, "participants"): CLIENTS,
+            (*PACING, "deadline"): "none",
+        },
+        {("system", "on_offline"): "pause"},
+        DIVIDED,
+    ],
     ((*PAYLOAD, "kind"), "divide_and_conquer"): [DIVIDED],
     **{
         ((*PAYLOAD, "split", "kind"), kind): [WITH_PREPASS]
@@ -251,7 +264,8 @@ def scenario_of(chosen: Sequence[Choice]) -> Config:
     settings = {path: value for choice in chosen for path, value in choice.settings}
     for setting in list(settings.items()):
         for group in BESIDE.get(setting, []):
-            if all(settings.get(path, value) == value for path, value in group.items()):
+            below = any(path[: len(p)] == p != path for path in settings for p in group)
+            if not below and all(settings.get(path, v) == v for path, v in group.items()):
                 settings |= group
     settings.setdefault((*PACING, "kind"), "synchronous")
     config: Config = json.loads(json.dumps(BASE))
