@@ -370,14 +370,14 @@ class _Attempt:
         if section.pretraining is not None:
             local = learning_setting.pretraining_local(self.scenario.local, section.pretraining)
             up_bytes = sizes.down_bytes  # the whole model, as it came
+            header = self.scenario.federation.payload.header
             if isinstance(section.approximator, schema.Clf):
-                header = self.scenario.federation.payload.header
                 layers = section.approximator.layers
                 up_bytes = header + learning_setting.classifier_bytes(setting, layers)
             work = workload.build_work(
                 local, setting.samples, profile.forward_macs, profile.backward_macs, Cost()
             )
-            cost = PretrainingCost(work, sizes.down_bytes, up_bytes)
+            cost = PretrainingCost(work, sizes.down_bytes, up_bytes, header)
         return Formation(
             section, self.scenario.seed, clients, cost, tasks, learner, superclients, formed,
             stop_on_nonfinite=self.scenario.federation.on_nonfinite == "stop",

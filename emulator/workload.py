@@ -110,19 +110,15 @@ def phases(scenario: Scenario) -> dict[str, schema.Local]:
         }
         return {name: _local_of(local, phase) for name, phase in given.items() if phase}
     if isinstance(optimizer, schema.FedMa):
-        last = optimizer.last_layer
+        last, phase = optimizer.last_layer, optimizer.retraining
+        again = _local_of(local, phase) if phase else local
         if last is None:
-            length = {"epochs": 3 * local.epochs} if local.epochs else {"steps": 3 * local.steps}  # type: ignore[operator]
-            sgd = local.optimizer.model_copy(update={"lr": local.optimizer.lr / 10})
-            of_last = local.model_copy(update={**length, "optimizer": sgd})
+            length = {"epochs": 3 * again.epochs} if again.epochs else {"steps": 3 * again.steps}  # type: ignore[operator]
+            sgd = again.optimizer.model_copy(update={"lr": again.optimizer.lr / 10})
+            of_last = again.model_copy(update={**length, "optimizer": sgd})
         else:
             of_last = _local_of(local, last)
-        retraining = optimizer.retraining
-        return {
-            "first_layer": local,
-            "retraining": _local_of(local, retraining) if retraining else local,
-            "last_layer": of_last,
-        }
+        return {"first_layer": local, "retraining": again, "last_layer": of_last}
     return {}
 
 

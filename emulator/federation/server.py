@@ -288,26 +288,25 @@ class Server:
         """Name the updates that turned out not to be finite, now that they are known."""
         for operation_id, contributions in self._unsurfaced:
             for position in self.learner.values(operation_id)["nonfinite"]:
-                number, version, dispatched_s = found = contributions[position]
-                if found in self._surfaced:
-                    continue
-                self._surfaced.add(found)
-                who = self.structure.contributor
-                self.recorder.event(
-                    self.clock.now,
-                    "nonfinite",
-                    f"{who}/{number}",
-                    version=version,
-                    dispatched_s=dispatched_s,
-                )
-                if self.policy.on_nonfinite == "stop":
-                    raise PolicyStop(
-                        f"the update of {who} {number}, trained from version {version} and "
-                        f"dispatched at simulated time {dispatched_s!r} s, is not finite, and "
-                        "federation.on_nonfinite is 'stop' (allowed: drop, stop); a smaller "
-                        "local.optimizer.lr helps"
-                    )
+                self.name_nonfinite(contributions[position])
         self._unsurfaced.clear()
+
+    def name_nonfinite(self, found: tuple[int, int, float]) -> None:
+        """An update has turned out not to be finite: (number, version, dispatched_s)."""
+        if found in self._surfaced:
+            return
+        self._surfaced.add(found)
+        (number, version, dispatched_s), who = found, self.structure.contributor
+        self.recorder.event(
+            self.clock.now, "nonfinite", f"{who}/{number}", version=version,
+            dispatched_s=dispatched_s,
+        )  # fmt: skip
+        if self.policy.on_nonfinite == "stop":
+            raise PolicyStop(
+                f"the update of {who} {number}, trained from version {version} and dispatched at "
+                f"simulated time {dispatched_s!r} s, is not finite, and federation.on_nonfinite is "
+                "'stop' (allowed: drop, stop); a smaller learning rate helps"
+            )
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -196,12 +196,14 @@ class Learner:
             self._method.clients if contributors is None else contributors,
             layers,
         )
-        handle = self._handles("aggregate", operation_id, (server, *updates), config, ("server",))[
-            0
-        ]
-        if self._learning.keep_versions and handle.operation is not None:
-            self._keep[handle.id] = handle
-        return handle
+        handles = self._handles("aggregate", operation_id, (server, *updates), config, ("server",))
+        return self._kept(handles[0])
+
+    def _kept(self, state: Handle) -> Handle:
+        """A version's state, which ``memo: {keep: versions}`` stores for good."""
+        if self._learning and self._learning.keep_versions and state.operation is not None:
+            self._keep[state.id] = state
+        return state
 
     def _match(
         self, server: Handle, updates: Sequence[Handle], trained: tuple[str, ...],
@@ -218,15 +220,15 @@ class Learner:
             method.seed, int(operation_id[:12], 16),
         )  # fmt: skip
         handles = self._handles("match", operation_id, (server, *updates), config, ("server",))
-        return handles[0]
+        return self._kept(handles[0])
 
     def divergence(
         self, server: Handle, updates: Sequence[Handle], weights: Sequence[float],
         layers: tuple[str, ...], metric: str, on: str,
     ) -> Values:  # fmt: skip
         """How far apart updates in canonical order are, computed now: ``divergence``, a number for
-        each of ``layers`` (None where no update is finite), and the positions of ``nonfinite`` ones
-        among the updates."""
+        each of ``layers`` (None with fewer than two finite updates), and the positions of
+        ``nonfinite`` ones among the updates."""
         config = DivergenceConfig(layers, metric, on, tuple(weights))
         operation_id = identity(
             "divergence", server.id, *(update.id for update in updates), *map(repr, weights),

@@ -379,7 +379,8 @@ def _divergence(
     found = []
     for layer in config.layers:
         where = bench.layout.positions((layer,))["model"].to(base.device)
-        vectors = torch.stack([change[where].double() for change in changes]) if changes else None
+        alone = len(changes) < 2  # there is nobody to be compared with
+        vectors = None if alone else torch.stack([c[where].double() for c in changes])
         if vectors is not None and config.on == "weights":
             vectors += base[where].double()
         found.append(None if vectors is None else divergence(vectors, config.metric, weights))

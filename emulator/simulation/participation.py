@@ -70,8 +70,9 @@ class Participation:
 
     ``update`` and ``state`` are handles of the learning plane: the update, and the client's own
     state after it. ``fails_at`` below 1 is the fraction of its training at which the task is lost.
-    ``plan`` is the payload's. Where a model travels in parts, ``cross_staleness`` counts the
-    versions of the part that was frozen, and ``lent_pieces`` takes apart ``lent_bytes``.
+    ``plan`` is the payload's, ``moved`` says that others have trained the model before. Where it
+    travels in parts, ``cross_staleness`` counts the versions of the part that was frozen, and
+    ``lent_pieces`` takes apart ``lent_bytes``.
 
     A task in a chain of clients may be without a server at either end. ``source`` is the client
     that the model comes from: another, whose link and seconds are lent by its own task
@@ -83,6 +84,7 @@ class Participation:
     fails_at = 1.0
     phase = "training"
     plan: Any = None
+    moved = False
     cross_staleness: int | None = None
     lent_pieces: tuple[int, ...] = ()
     chain: int | None = None

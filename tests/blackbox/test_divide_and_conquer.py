@@ -15,6 +15,7 @@ import pytest
 from commandline import Config, Lab, RunFiles, buffered, digits, links, synchronous, timed
 from safetensors.numpy import load_file
 
+from emulator.federation.server import Server
 from emulator.learning.learner import Learner
 
 A, B, HEADER, CONTROL = 120, 84, 10, 5
@@ -290,6 +291,40 @@ def test_a_hop_carries_what_the_next_client_lacks(lab: Lab, hop: str) -> None:
         assert by_part(tasks[-1], "up") == ((A, 0, 0) if trained == "A" else (0, B, 0))
 
 
+def test_a_superclient_of_one_moves_what_a_client_does(lab: Lab) -> None:
+    """Asked twice from every version: the second time it has all of it."""
+    config = divided(1, buffered(1, 2, weights="uniform"), versions=4)
+    star = lab.run(config, out="star")
+    config["system"].update(on_offline="drop", drop_notice="at_once")
+    config["federation"]["structure"] = {
+        "kind": "superclients", "grouping": {"kind": "random", "min_samples": 10}, "hop": "p2p",
+        "absent": {"kind": "abort"},
+    }  # fmt: skip
+    chain = lab.run(config, out="chain")
+    columns = ["part", "bytes_down", "bytes_up", *(f"{part}_bytes_down" for part in PARTS)]
+    found = [[[row[c] for c in columns] for row in run.tasks(0)] for run in (star, chain)]
+    assert found[0] == found[1]
+    assert [int(row[1]) - HEADER - CONTROL for row in found[0][:4]] == [A + B, 0, A, 0]
+
+
+def test_pre_training_moves_whole_models(lab: Lab) -> None:
+    """FedSeq's, before there are parts: what is no header is the model's."""
+    config = divided(6, synchronous(1), versions=1)
+    config["system"].update(on_offline="drop", drop_notice="at_once")
+    config["federation"]["structure"] = {
+        "kind": "superclients", "grouping": {"kind": "kmeans", "min_samples": 20}, "hop": "p2p",
+        "absent": {"kind": "abort"}, "approximator": {"kind": "clf"},
+        "pretraining": {"epochs": 1, "absent": "wait_all"}, "stand_in": "random",
+    }  # fmt: skip
+    rows = [r for r in lab.run(config).table("updates") if r["phase"] == "pretraining"]
+    assert len(rows) == 6
+    for row in rows:
+        assert by_part(row, "down") == (0, 0, A + B)
+        assert int(row["header_bytes"]) == 2 * HEADER
+        assert int(row["control_bytes"]) == 0
+        assert sum(by_part(row, "up")) == int(row["bytes_up"]) - HEADER
+
+
 # --- degenerate and refused -----------------------------------------------------------------------
 
 
@@ -372,6 +407,7 @@ REFUSED = {
     "at most 1 can be in part A": {
         "split": {"kind": "dynamic", "by": "accuracy", "every": 2, "layer": 2}, "stand_in": 1,
     },
+    "must be at least 2, found 1": {"prepass": {**PREPASS, "participants": 1}},
     "participants is 5, more than 4 clients": {"prepass": {**PREPASS, "participants": 5}},
 }  # fmt: skip
 
@@ -379,6 +415,30 @@ REFUSED = {
 @pytest.mark.parametrize("reason", list(REFUSED))
 def test_refused_with_the_reason(lab: Lab, reason: str) -> None:
     assert reason in lab.failed_run(divided(payload=REFUSED[reason]))
+
+
+NOT_WITH: dict[str, tuple[Config, Config]] = {
+    "its step takes one model at a time": (
+        {"kind": "asynchronous", "in_flight": 4}, {"prepass": {**PREPASS, "counts": True}},
+    ),
+    "makes versions of one": (
+        buffered(4, 1),
+        {"split": {"kind": "dynamic", "by": "divergence", "every": 2}, "prepass": PREPASS,
+         "stand_in": 1},
+    ),
+    "begin at different weights": (
+        buffered(4, 2),
+        {"split": {"kind": "dynamic", "by": "divergence", "every": 2},
+         "prepass": {**PREPASS, "on": "weights"}, "stand_in": 1},
+    ),
+    "may come to fewer of each": (buffered(4, 3, refill="at_aggregation"), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", list(NOT_WITH))
+def test_refused_with_a_pacing(lab: Lab, reason: str) -> None:
+    pacing, payload = NOT_WITH[reason]
+    assert reason in lab.failed_run(divided(4, pacing, payload=payload))
 
 
 def test_one_layer_is_nothing_to_divide(lab: Lab) -> None:
@@ -442,6 +502,52 @@ def test_the_pre_pass_is_trained_and_measured_as_it_says(lab: Lab) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Learner, "divergence", alike)
         assert tuple(lab.run(config, out="alike").column("layers", "divergence")) != weighed
+
+
+def test_what_is_not_finite_in_a_pre_pass_is_named(lab: Lab) -> None:
+    """With drop all are left out, so that there is nothing to go by; with stop the run ends."""
+    prepass = {"deadline": "none", "epochs": 1, "lr": 1e38}
+    config = learning({"kind": "fixed", "layer": 1}, 1, prepass=prepass)
+    run = lab.run(config, out="drop")
+    assert len(run.of("nonfinite")) == 5
+    assert {row["divergence"] for row in run.table("layers")} == {""}
+    config["federation"]["on_nonfinite"] = "stop"
+    assert "is not finite" in lab.failed_run(config, exit_code=3, out="stop")
+    config = learning({"kind": "threshold"}, 1, prepass=prepass)
+    message = lab.failed_run(config, exit_code=1, out="by-value")
+    assert "the divergence needs finite updates of two clients or more" in message
+
+
+def test_layers_that_several_splits_have_trained_take_one_step(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buffer of updates of two splits: each layer is merged once, of all that have trained it."""
+    merges: list[list[tuple[tuple[str, ...] | None, int]]] = []
+    merge, aggregate = Server.merge, Learner.aggregate
+
+    def merging(self: Server, *args: Any) -> None:
+        merges.append([])
+        merge(self, *args)
+
+    def aggregating(self: Learner, *args: Any) -> Any:
+        merges[-1].append((args[5], len(args[1])))
+        return aggregate(self, *args)
+
+    monkeypatch.setattr(Server, "merge", merging)
+    monkeypatch.setattr(Learner, "aggregate", aggregating)
+    config = learning({"kind": "dynamic", "by": "accuracy", "every": 1, "layer": 1}, 20,
+                      alternate="client_phase")  # fmt: skip
+    config["federation"]["pacing"] = buffered(5, 3, weights="uniform")
+    config["system"]["devices"]["training"] = [3.0, 5.0, 7.0, 11.0, 13.0]
+    run = lab.run(config)
+    assert len({len(event["A"]) for event in run.of("split")}) > 1
+    # The pre-pass has no merge: it does not count.
+    assert len(merges) == 20
+    for of_version in merges:
+        layers = [name for named, _ in of_version for name in named or ()]
+        assert len(set(layers)) == len(layers)
+        assert max(count for _, count in of_version) <= 3
+    assert any(len(of_version) > 1 for of_version in merges)
 
 
 def test_a_dynamic_split_by_divergence_follows_it(lab: Lab) -> None:

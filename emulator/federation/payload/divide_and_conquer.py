@@ -120,12 +120,11 @@ class DivideAndConquer:
         )
 
     def ended(self, p: Participation) -> None:
-        """A client keeps what it has received whole; in a chain the part that is trained is no
-        version's."""
+        """A client keeps what it has received whole; what others of a chain have trained before it
+        is no version's."""
         plan = p.plan
         if isinstance(plan, PartPlan) and not math.isnan(p.downloaded_s):
-            but = () if p.chain is None else plan.part.layers
-            self._holdings.received(p.client, plan.versions, but)
+            self._holdings.received(p.client, plan.versions, plan.part.layers if p.moved else ())
 
     # --- versions -------------------------------------------------------------------------------
 
@@ -144,10 +143,13 @@ class DivideAndConquer:
         return self._made[name] - plan.made[name], self._made[other] - plan.made[other]
 
     def groups(self, taken: Sequence[Any]) -> list[tuple[Layers | None, list[Any]]]:
-        """By part, A first. What was trained before the last split keeps its own layers."""
-        found: dict[Layers, list[Any]] = {}
-        for c in sorted(taken, key=lambda c: c.plan.part.name):  # stable
-            found.setdefault(c.plan.part.layers, []).append(c)
+        """Each layer with all that have trained it: of two parts, or of parts of several splits."""
+        by_trainers: dict[tuple[int, ...], list[str]] = {}
+        for name in self.model.names:
+            trainers = tuple(i for i, c in enumerate(taken) if name in c.plan.part.layers)
+            if trainers:
+                by_trainers.setdefault(trainers, []).append(name)
+        found = {tuple(n): [taken[i] for i in who] for who, n in by_trainers.items()}
         return [(layers if layers != self.model.names else None, group)
                 for layers, group in found.items()]  # fmt: skip
 
@@ -164,27 +166,35 @@ class DivideAndConquer:
 
     # --- the pre-pass and the split -------------------------------------------------------------
 
-    def measure(self, taken: Sequence[Any], before: Any) -> None:
-        """The pre-pass is over: these contributions have begun at the state ``before``."""
+    def measure(self, taken: Sequence[Any], before: Any) -> list[Any]:
+        """The pre-pass is over: these contributions have begun at the state ``before``. Returns
+        those whose updates are not finite."""
         section = self.section.prepass
         assert section is not None
-        self.prepass = False
+        self.prepass, nonfinite = False, list[Any]()
         if self._learner.learns:
-            self._measure(self.model.names, taken, before, section.metric, section.on)
+            names = self.model.names
+            nonfinite = self._measure(names, taken, before, section.metric, section.on)
+            if None in self._divergence and self.section.by_value:
+                raise RunError(
+                    f"the divergence needs finite updates of two clients or more; of the "
+                    f"{len(taken)} of the pre-pass, {len(nonfinite)} are not finite, at simulated "
+                    f"time {self._clock.now!r} s; ask more clients, give them more time, or say a "
+                    "smaller federation.payload.prepass.lr"
+                )
         self._first_split()
+        return nonfinite
 
     def _measure(
         self, layers: Layers, taken: Sequence[Any], before: Any, metric: str, on: str
-    ) -> None:
+    ) -> list[Any]:
+        """Take the divergence of these layers; returns whose updates are not finite."""
         updates, weights = [c.update for c in taken], [float(c.samples) for c in taken]
         found = self._learner.divergence(before, updates, weights, layers, metric, on)
-        if None in found["divergence"]:
-            raise RunError(
-                f"no update of the {len(taken)} that the divergence is taken from is finite, at "
-                f"simulated time {self._clock.now!r} s; a smaller learning rate helps"
-            )
         for name, value in zip(layers, found["divergence"], strict=True):
-            self._divergence[self.model.names.index(name)] = value
+            if value is not None:  # of one alone nothing is known: what was known before stays
+                self._divergence[self.model.names.index(name)] = value
+        return [taken[position] for position in found["nonfinite"]]
 
     def _first_split(self) -> None:
         split = self.section.split
@@ -227,14 +237,11 @@ class DivideAndConquer:
                 self._split(layer, "dynamic", "one layer on, or back, by how accuracy has risen")
         else:
             # What the last of each part to be trained have shown is what the decision goes by.
-            left = -self._phase % split.every
-            if left < len(self.section.schedule):
-                prepass = self.section.prepass
-                assert prepass is not None
-                for layers, group in self.groups(taken):
-                    self._measure(layers or self.model.names, group, before, prepass.metric,
-                                  prepass.on)  # fmt: skip
-            if left == 0:
+            prepass = self.section.prepass
+            assert prepass is not None
+            for layers, group in self.groups(taken):
+                self._measure(layers or self.model.names, group, before, prepass.metric, prepass.on)
+            if self._phase % split.every == 0:
                 known = [value for value in self._divergence if value is not None]
                 self._split(threshold(known, split.rho), "dynamic", _last_below(split.rho))
 

@@ -59,7 +59,8 @@ class PrePass(SynchronousPacing):
 
     def _take(self, taken: list[Contribution], started_s: float) -> None:
         server, payload, before = self._server, self._payload, self._server.state
-        payload.measure(sorted(taken, key=lambda c: (c.client, c.task)), before)
+        for c in payload.measure(sorted(taken, key=lambda c: (c.client, c.task)), before):
+            server.name_nonfinite((c.client, c.version, c.dispatched_s))
         if self._counts:
             server.merge(taken, started_s)
             return

@@ -168,7 +168,7 @@ class Chain:
         )  # fmt: skip
         p = rules.tasks.make(client, self.version, update, state, work, terms, self.plan)
         p.chain, p.ring_pass, p.phase, p.uploads = self.task, self._ring_pass, phase, uploads
-        p.source, p.sender = source, sender
+        p.source, p.sender, p.moved = source, sender, bool(self.records)
         self._running = p
         rules.tasks.start(p)
 

@@ -33,7 +33,7 @@ from emulator.random_streams import generator
 from emulator.scenario import schema
 from emulator.simulation.clock import Call, Rank
 from emulator.simulation.devices import Work
-from emulator.simulation.participation import Outcome, Participation, Terms
+from emulator.simulation.participation import Message, Outcome, Participation, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,13 @@ class Clients:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What pre-training takes: ``work(client)``, and the bytes of its two messages."""
+    """What pre-training takes: ``work(client)``, and the bytes of its two messages, of which
+    ``header_bytes`` each are no model."""
 
     work: Callable[[int], Work]
     down_bytes: int
     up_bytes: int
+    header_bytes: int
 
 
 class Formation:
@@ -115,7 +117,9 @@ class Formation:
             return
         tasks, cost = self._tasks, self._cost
         assert cost is not None
-        terms = Terms(cost.down_bytes, cost.up_bytes, self._uploaded, self._lost)
+        down, up = (Message(cost.header_bytes, 0, (0, 0, size - cost.header_bytes))
+                    for size in (cost.down_bytes, cost.up_bytes))  # fmt: skip
+        terms = Terms(down.size_bytes, up.size_bytes, self._uploaded, self._lost, down, up)
         for client in tasks.population.all_available().tolist():
             if client in self._missing and client not in self._at_work:
                 self._handles[client] = handles = self._learner.pretrain(client)

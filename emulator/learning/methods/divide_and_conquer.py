@@ -16,14 +16,10 @@ from torch import Tensor
 
 
 def divergence(vectors: Tensor, metric: str, weights: Sequence[float]) -> float:
-    """The cosine distance of ``vectors`` [collaborators, d], float64; p_k by ``weights``.
-
-    One collaborator alone is at no distance from itself.
-    """
+    """The cosine distance of ``vectors`` [2 collaborators or more, d], float64; p_k by
+    ``weights``."""
     if metric == "pairwise":
         n = len(vectors)
-        if n < 2:
-            return 0.0
         distances = _distances(vectors, vectors)
         return float((distances.sum() - distances.diagonal().sum()) / (n * (n - 1)))
     p = torch.tensor(weights, dtype=torch.float64, device=vectors.device)

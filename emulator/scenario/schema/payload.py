@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from emulator.scenario.schema.base import Count, Kind, Positive, Section, Whole
+from emulator.scenario.schema.base import LARGEST_COUNT, Count, Kind, Positive, Section, Whole
 from emulator.scenario.units import NonNegativeBytes, PositiveSeconds
 
 RoundTime = PositiveSeconds | Literal["none"]
@@ -97,7 +97,7 @@ class PrePass(Section):
 
     epochs: Count = 5
     lr: Positive | None = None
-    participants: Count | None = None
+    participants: Annotated[int, Field(ge=2, le=LARGEST_COUNT)] | None = None
     deadline: RoundTime
     too_few: Literal["wait", "proceed", "fail"] = "wait"
     counts: bool = False

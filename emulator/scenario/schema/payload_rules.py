@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from emulator.scenario.schema.federation import (
+    Asynchronous,
     Buffered,
     FedDyn,
     FedMa,
@@ -13,10 +14,17 @@ from emulator.scenario.schema.federation import (
     Scaffold,
     Synchronous,
 )
-from emulator.scenario.schema.payload import DivideAndConquer
+from emulator.scenario.schema.payload import DivideAndConquer, DynamicSplit
 from emulator.scenario.schema.structure import Star
 from emulator.scenario.schema.system import Always
-from emulator.scenario.schema.task import CharLstm, Conv1d, DeclaredData, DeclaredModel, ResNet8
+from emulator.scenario.schema.task import (
+    CharLstm,
+    Conv1d,
+    DeclaredData,
+    DeclaredModel,
+    Logistic,
+    ResNet8,
+)
 
 if TYPE_CHECKING:
     from emulator.scenario.schema.root import Scenario
@@ -71,6 +79,32 @@ def not_with_divide_and_conquer(scenario: Scenario) -> list[str]:
                 f"federation.payload.prepass.participants is {asked}, more than {task.clients} "
                 "clients"
             )
+    if prepass is not None and prepass.counts and isinstance(pacing, Asynchronous):
+        wrong.append(
+            "federation.payload.prepass.counts with pacing 'asynchronous': its step takes one "
+            "model at a time, and a pre-pass is a round; say counts: false, or pacing: buffered"
+        )
+    if (
+        prepass is not None
+        and prepass.deadline == "none"
+        and (scenario.system.drop_notice == "at_deadline")
+    ):
+        wrong.append(
+            "federation.payload.prepass.deadline: none with system.drop_notice: at_deadline: the "
+            "pre-pass would wait for a lost client for ever; give it a deadline"
+        )
+    dynamic = isinstance(payload.split, DynamicSplit) and payload.split.by == "divergence"
+    alone = isinstance(pacing, Asynchronous) or (isinstance(pacing, Buffered) and pacing.buffer < 2)
+    if dynamic and alone:
+        wrong.append(
+            "federation.payload.split.by: divergence compares the updates of a version, and pacing "
+            f"'{pacing.kind}' makes versions of one; say by: accuracy, or a larger buffer"
+        )
+    if dynamic and isinstance(pacing, Buffered) and prepass is not None and prepass.on == "weights":
+        wrong.append(
+            "federation.payload.prepass.on: weights with a dynamic split and buffered pacing: the "
+            "updates of a version begin at different weights; say on: updates"
+        )
     waits = prepass is not None and prepass.participants is None and prepass.too_few == "wait"
     if waits and not isinstance(scenario.system.availability, Always):
         wrong.append(
@@ -105,6 +139,11 @@ def not_with_fedma(scenario: Scenario) -> list[str]:
             f"{where} matches all clients in each of its sub-rounds; say pacing: {{kind: "
             f"synchronous, participants: {task.clients}, deadline: none}}, without over_commitment"
         )
+    if isinstance(pacing, Synchronous) and pacing.too_few == "proceed":
+        wrong.append(
+            f"{where} needs every client in each of its sub-rounds; pacing.too_few: proceed begins "
+            "without some; say wait or fail"
+        )
     if not isinstance(system.availability, Always) and system.on_offline == "drop":
         wrong.append(
             f"{where} needs every client in each of its sub-rounds, and system.on_offline: drop "
@@ -132,6 +171,11 @@ def not_with_fedma(scenario: Scenario) -> list[str]:
         wrong.append(
             f"{where} with payload 'divide_and_conquer': its sub-rounds say themselves which "
             "layers are trained and travel; say payload: {kind: full}"
+        )
+    if isinstance(task.model, Logistic):
+        wrong.append(
+            f"{where} matches hidden units, and model 'logistic' has none; say mlp, or "
+            "server_optimizer: {kind: average}"
         )
     if isinstance(task.model, DeclaredModel | ResNet8 | CharLstm | Conv1d):
         wrong.append(
