@@ -25,9 +25,12 @@ class PrePass(SynchronousPacing):
         over: Callable[[], None],
     ) -> None:  # fmt: skip
         self._clients = section.participants
+        # Of one alone no divergence is known: such a round fails, and there is another.
+        self._least = 2 if payload.section.by_value else 1
         one_round = schema.Synchronous(
             kind="synchronous",
-            participants=section.participants or 1,
+            participants=section.participants or self._least,
+            min_updates=self._least,
             deadline=section.deadline,
             too_few=section.too_few,
         )
@@ -50,6 +53,11 @@ class PrePass(SynchronousPacing):
             raise ScenarioError(
                 f"federation.payload.prepass.participants is {wanted}, more than the {n} {who}s "
                 "there are"
+            )
+        if wanted < self._least:
+            raise ScenarioError(
+                f"federation.payload.split: '{self._payload.section.split.kind}' goes by how far "
+                f"two {server.structure.contributor}s or more diverge, and there is {n}"
             )
         while self._payload.prepass:
             yield from self._one_round(0, wanted, wanted)
