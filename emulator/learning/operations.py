@@ -29,7 +29,7 @@ from emulator.learning.methods.scaffold import server_control
 from emulator.learning.partitions import ClientTest
 from emulator.learning.server_steps import (
     Taken,
-    initial_vectors,
+    initial_vector,
     merge_statistics,
     take_step,
 )
@@ -354,9 +354,14 @@ def _aggregate(
         control = before.get("control", torch.zeros_like(after["model"]))
         after["control"] = server_control(control, changes, config.clients)
     if config.layers is not None:
-        start = initial_vectors(config.optimizer, server["model"])
         after = {
-            name: put(server.get(name, start.get(name)), positions[kind_of(name)], part)
+            name: put(
+                server[name]
+                if name in server
+                else initial_vector(config.optimizer, name, server["model"]),
+                positions[kind_of(name)],
+                part,
+            )
             for name, part in after.items()
         }
     return Result({"server": after}, values)

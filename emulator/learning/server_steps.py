@@ -88,11 +88,10 @@ def take_step(step: Options, server: Tensors, taken: Taken) -> Tensors:
     raise InternalError(f"the learning plane knows no server step '{kind}'")
 
 
-def initial_vectors(step: Options, model: Tensor) -> Tensors:
-    """The step's own vectors before its first version, as far as a part of the model may have had
-    none when another has: all zeros, but for v."""
-    zeros = torch.zeros_like(model)
-    return {"m": zeros, "h": zeros, "v": torch.full_like(model, step.get("v0", 0.0))}
+def initial_vector(step: Options, name: str, model: Tensor) -> Tensor:
+    """A vector of the step's own [P] before its first version: zeros, but for v. A part of the
+    model may have had none when another has."""
+    return torch.full_like(model, step["v0"] if name == "v" else 0.0)
 
 
 def merge_statistics(server: Tensors, taken: Taken, share: float) -> Tensors:

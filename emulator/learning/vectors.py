@@ -34,9 +34,8 @@ def cut(tensors: Tensors, positions: Mapping[str, Tensor]) -> Tensors:
     return found
 
 
-def put(whole: Tensor | None, positions: Tensor, part: Tensor) -> Tensor:
+def put(whole: Tensor, positions: Tensor, part: Tensor) -> Tensor:
     """``whole`` with ``part`` at these positions."""
-    assert whole is not None
     found = whole.clone()
     found[positions.to(found.device)] = part
     return found

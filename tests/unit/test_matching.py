@@ -10,7 +10,7 @@ from torch import nn
 
 from emulator.learning.matching import MatchConfig, Matching, match_layer, own_model
 from emulator.learning.methods.fedma import permute_inputs
-from emulator.learning.operations import Workbench
+from emulator.learning.operations import Workbench, torch_stream
 from emulator.learning.training import Layout
 
 LAYERS = ("0", "4", "7")
@@ -19,11 +19,11 @@ OPTIONS = {"kind": "fedma", "sigma": 1.0, "sigma0": 1e6, "sweeps": 5}
 
 
 def net() -> nn.Sequential:
-    torch.manual_seed(1)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 6), nn.ReLU(),
-        nn.Identity(), nn.Linear(6, 3),
-    )  # fmt: skip
+    with torch_stream(1, "net"):
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 6),
+            nn.ReLU(), nn.Identity(), nn.Linear(6, 3),
+        )  # fmt: skip
 
 
 def shuffled(layout: Layout, seed: int) -> torch.Tensor:

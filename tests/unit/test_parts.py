@@ -25,6 +25,7 @@ from emulator.learning.operations import (
     DivergenceConfig,
     Workbench,
     one_thread,
+    torch_stream,
 )
 from emulator.learning.profile import backward_macs_of, profile_model
 from emulator.learning.training import Layout, Recipe, train, with_activations
@@ -168,11 +169,11 @@ RECIPE = Recipe(2, None, 5, 0.1, 0.9, 0.05, pad=False)
 
 
 def net() -> nn.Sequential:
-    torch.manual_seed(3)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 8),
-        nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3),
-    )  # fmt: skip
+    with torch_stream(3, "net"):
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 8),
+            nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3),
+        )  # fmt: skip
 
 
 def data(n: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
@@ -210,11 +211,11 @@ def test_a_part_is_trained_as_torch_would_with_the_rest_frozen() -> None:
     x, y = data()
     recipe = replace(RECIPE, batch_size=12)
     with one_thread():
-        torch.manual_seed(7)
-        delta, _, _ = train(
-            layout, base, x, y, recipe, np.random.default_rng(2), None, statistics,
-            layers=("4", "7"),
-        )  # fmt: skip
+        with torch_stream(7, "dropout"):
+            delta, _, _ = train(
+                layout, base, x, y, recipe, np.random.default_rng(2), None, statistics,
+                layers=("4", "7"),
+            )  # fmt: skip
         other = net()
         for parameter in other[0].parameters():
             parameter.requires_grad_(False)
@@ -224,13 +225,13 @@ def test_a_part_is_trained_as_torch_would_with_the_rest_frozen() -> None:
         other[1].eval()
         chosen = [p for p in other.parameters() if p.requires_grad]
         sgd = torch.optim.SGD(chosen, lr=0.1, momentum=0.9, weight_decay=0.05)
-        torch.manual_seed(7)
         rng = np.random.default_rng(2)
-        for _ in range(2):
-            order = torch.from_numpy(rng.permutation(12))
-            sgd.zero_grad()
-            nn.functional.cross_entropy(other(x[order]), y[order]).backward()
-            sgd.step()
+        with torch_stream(7, "dropout"):
+            for _ in range(2):
+                order = torch.from_numpy(rng.permutation(12))
+                sgd.zero_grad()
+                nn.functional.cross_entropy(other(x[order]), y[order]).backward()
+                sgd.step()
     trained = torch.cat([p.detach().reshape(-1) for p in other.parameters()])
     assert torch.allclose(base + delta, trained, atol=1e-6)
 
@@ -251,7 +252,6 @@ def test_nothing_to_train_takes_no_step() -> None:
 
 
 def bench() -> Workbench:
-    torch.manual_seed(0)
     layout = Layout(nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False)), CPU)
     empty = torch.zeros(0)
     return Workbench(layout, empty, empty, empty, empty, [])
@@ -339,14 +339,14 @@ def test_fedmax_trains_on_the_sum_of_both_losses() -> None:
     model = net().train()
     model[1].eval()
     with one_thread():
-        torch.manual_seed(5)
-        delta, loss, _ = train(
-            layout, base, x, y, recipe, np.random.default_rng(2), None, layout.statistics(),
-            freeze=True, penalty=fedmax(1.5, "from_uniform"),
-        )  # fmt: skip
-        torch.manual_seed(5)
+        with torch_stream(5, "dropout"):
+            delta, loss, _ = train(
+                layout, base, x, y, recipe, np.random.default_rng(2), None, layout.statistics(),
+                freeze=True, penalty=fedmax(1.5, "from_uniform"),
+            )  # fmt: skip
         order = torch.from_numpy(np.random.default_rng(2).permutation(12))
-        hidden = model[:7](x[order])
+        with torch_stream(5, "dropout"):
+            hidden = model[:7](x[order])
         ce = nn.functional.cross_entropy(model[7](hidden), y[order])
         kl = -(torch.log_softmax(hidden, 1).mean(1)) - math.log(8)
         (ce + 1.5 * kl.mean()).backward()

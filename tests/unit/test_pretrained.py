@@ -12,12 +12,13 @@ from safetensors.torch import save_file
 from emulator.errors import ScenarioError
 from emulator.learning.models import build_model
 from emulator.learning.models.pretrained import load_pretrained
+from emulator.learning.operations import torch_stream
 from emulator.scenario.schema import Pretrained
 
 
 def model(seed: int, **options: Any) -> torch.nn.Module:
-    torch.manual_seed(seed)
-    return build_model("mlp", (4,), 3, **{"hidden": [6, 5], **options})
+    with torch_stream(seed, "model"):
+        return build_model("mlp", (4,), 3, **{"hidden": [6, 5], **options})
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from emulator.errors import InternalError
 from emulator.federation.payload import Layers, WorkOf
 from emulator.federation.payload.holdings import Holdings, Model
 from emulator.learning_interface import Part
@@ -42,7 +43,7 @@ class SubRound:
         self, client: int, terms: Terms, *, comes: bool, moved: bool, goes: bool
     ) -> Terms:  # fmt: skip
         """There are no chains with FedMA."""
-        raise NotImplementedError
+        raise InternalError("FedMA has no chains, and a turn in one was planned")
 
 
 class LayerByLayer:

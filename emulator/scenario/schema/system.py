@@ -77,7 +77,8 @@ class MacsDevices(Section):
 
 class ScriptedDevices(Section):
     """The training of one task takes what is written: one time, one a client, or a
-    distribution from which each client draws once."""
+    distribution from which each client draws once. One that trains a part of the model, or in
+    other epochs than ``local`` says, takes of it what its operations are of that task's."""
 
     kind: Literal["scripted"]
     training: PositiveSeconds | list[PositiveSeconds] | Duration

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.result_rows import host_s, rounded, write_rows
 from analysis.run_reader import Run, read_run
 from analysis.summary import summarize
 from analysis.time_to_accuracy import curve
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows: list[Row] = []
         for row in PARTS[part](options.out / part, options.overrides):
             rows.append(row)
-            write(options.results / f"{part}.csv", rows)
+            write_rows(options.results / f"{part}.csv", rows)
 
 
 def done(
@@ -280,24 +281,6 @@ PARTS = {
     "passes": passes,
     "pretraining": pretraining,
 }
-
-
-def host_s(found: Run) -> float:
-    """All processes that have worked on the run."""
-    hosts = [*(part.get("host") or {} for part in found.manifest.get("earlier", [])),
-             found.manifest["host"]]  # fmt: skip
-    return round(sum(host.get("total_s", 0.0) for host in hosts), 1)
-
-
-def rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
-
-
-def write(path: Path, rows: Sequence[Row]) -> None:
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
 
 
 if __name__ == "__main__":
