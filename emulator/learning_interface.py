@@ -77,10 +77,11 @@ class Learner(Protocol):
         """Accuracy, loss and n, computed now."""
 
     def affinity(
-        self, updates: Sequence[Any], clients: Sequence[int], known: Sequence[bool],
-        sides: Sequence[int], layers: tuple[str, ...] | None, *, first: bool,
-    ) -> dict[str, Any]:  # fmt: skip
-        """What the updates of a cohort's version tell of its participants, computed now."""
+        self, kept: Any, updates: Sequence[Any], clients: Sequence[int], known: Sequence[bool],
+        sides: Sequence[int], layers: tuple[str, ...] | None,
+    ) -> tuple[dict[str, Any], Any]:  # fmt: skip
+        """What the updates of a cohort's version tell of its participants, computed now, and a
+        handle of what the cohort keeps of that, in place of ``kept``."""
 
     def evaluate_clients(
         self, server: Any, states: Any, clients: Sequence[int] | None = None

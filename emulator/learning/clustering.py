@@ -13,6 +13,7 @@ from emulator import random_streams
 from emulator.learning.lineage import Tensors
 from emulator.learning.methods.auxo import (
     NOWHERE,
+    Memory,
     Participants,
     cluster,
     count_sketch,
@@ -38,8 +39,9 @@ class Sketching:
 
 @dataclass(frozen=True, slots=True)
 class AffinityConfig:
-    """``clients`` and ``who`` run along the inputs, which are the clients' updates; ``layers`` are
-    those that they have trained, None for all; ``scale`` is R0."""
+    """``clients`` and ``who`` run along the inputs after the first, which are the clients' updates;
+    the first is what the cohort has kept (of each part; None at first). ``layers`` are those that
+    the clients have trained, None for all; ``scale`` is R0."""
 
     clients: tuple[int, ...]
     who: Participants
@@ -49,9 +51,10 @@ class AffinityConfig:
 
 
 def affinity(bench: Workbench, config: AffinityConfig, inputs: Sequence[Tensors | None]) -> Found:
-    """The values of :func:`emulator.learning.methods.auxo.cluster`, and ``correlation``. A
-    participant whose update is not finite has no reward (None) and no side."""
-    updates = [update for update in inputs if update is not None]
+    """The values of :func:`emulator.learning.methods.auxo.cluster`, and ``correlation``; output
+    ``kept``. A participant whose update is not finite has no reward (None) and no side."""
+    kept = inputs[0] or {}
+    updates = [update for update in inputs[1:] if update is not None]
     finite = [i for i, update in enumerate(updates) if all_finite(update)]
     n, who = len(updates), config.who
     values: dict[str, Any] = {
@@ -60,26 +63,36 @@ def affinity(bench: Workbench, config: AffinityConfig, inputs: Sequence[Tensors 
     }  # fmt: skip
     of = config.sketching.of or config.layers
     if len(finite) < 2 or (config.layers is not None and not set(of or ()) <= set(config.layers)):
-        return {}, values
+        return {"kept": kept}, values
     vectors = torch.stack([updates[i]["delta"] for i in finite])
     if of is not None:
         vectors = vectors[:, bench.layout.positions(of)["model"].to(vectors.device)]
     sketches = _sketched(vectors, config.sketching)
-    present = Participants(
-        tuple(who.known[i] for i in finite), tuple(who.sides[i] for i in finite), who.first
-    )
-    found = cluster(sketches, present, config.scale, config.sketching.seed % 2**31)
-    for name in ("rewards", "sides", "margins"):
-        for position, value in zip(finite, found.pop(name), strict=True):
-            values[name][position] = value
+    present = Participants(tuple(who.known[i] for i in finite), tuple(who.sides[i] for i in finite))
+    name = ",".join(of or ())  # parts of a model have directions of their own
+    before, centres = kept.get(f"directions {name}"), kept.get(f"centres {name}")
+    memory = None
+    if before is not None:
+        memory = Memory(_numpy(before), None if centres is None else _numpy(centres))
+    found, after = cluster(sketches, present, memory, config.scale, config.sketching.seed % 2**31)
+    kept = {**kept, f"directions {name}": torch.from_numpy(after.directions)}
+    if after.centres is not None:
+        kept[f"centres {name}"] = torch.from_numpy(after.centres)
+    for key in ("rewards", "sides", "margins"):
+        for position, value in zip(finite, found.pop(key), strict=True):
+            values[key][position] = value
     histograms = np.stack([bench.distribution_of(config.clients[i]) for i in finite])
     found["correlation"] = similarity_correlation(sketches, histograms)
-    return {}, {**values, **found}
+    return {"kept": kept}, {**values, **found}
 
 
-def _sketched(vectors: torch.Tensor, sketching: Sketching) -> np.ndarray[Any, Any]:
+def _sketched(vectors: torch.Tensor, sketching: Sketching) -> np.ndarray[Any, np.dtype[np.float64]]:
     if sketching.dimensions is not None:
         rng = random_streams.generator(sketching.seed, "sketch")
         vectors = count_sketch(vectors, sketching.dimensions, rng)
-    found: np.ndarray[Any, Any] = vectors.double().cpu().numpy()
+    return _numpy(vectors)
+
+
+def _numpy(vectors: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    found: np.ndarray[Any, np.dtype[np.float64]] = vectors.double().cpu().numpy()
     return found

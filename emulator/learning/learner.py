@@ -193,22 +193,28 @@ class Learner(Lazy):
         return self._value_of("divergence", operation_id, (server, *updates), config)
 
     def affinity(
-        self, updates: Sequence[Handle], clients: Sequence[int], known: Sequence[bool],
-        sides: Sequence[int], layers: tuple[str, ...] | None, *, first: bool,
-    ) -> Values:  # fmt: skip
+        self, kept: Handle | None, updates: Sequence[Handle], clients: Sequence[int],
+        known: Sequence[bool], sides: Sequence[int], layers: tuple[str, ...] | None,
+    ) -> tuple[Values, Handle]:  # fmt: skip
         """What the updates of a cohort's version tell of its participants, computed now: see
-        ``clustering.affinity``; beside it their ``losses``, of training."""
+        ``clustering.affinity``; beside it their ``losses``, of training. The handle is what the
+        cohort keeps in place of ``kept``."""
         sketching, scale = self._method.sketching, self._method.reward
         assert sketching is not None
-        config = AffinityConfig(
-            tuple(clients), Participants(tuple(known), tuple(sides), first), layers, sketching,
-            scale,
-        )  # fmt: skip
+        who = Participants(tuple(known), tuple(sides))
+        config = AffinityConfig(tuple(clients), who, layers, sketching, scale)
         operation_id = identity(
-            "affinity", self._method.root, *(update.id for update in updates), repr(config)
-        )
-        found = self._value_of("affinity", operation_id, updates, config)
-        return {**found, "losses": [self._loss_of(update) for update in updates]}
+            "affinity", self._method.root, kept.id if kept else "",
+            *(update.id for update in updates), repr(config),
+        )  # fmt: skip
+        (after,) = self._handles("affinity", operation_id, (kept, *updates), config, ("kept",))
+        assert self._learning is not None
+        if self._learning.memo.value(operation_id) is None:
+            if after.operation is None:
+                raise CacheLost(after.id)
+            self._force([after.operation])
+        values = self.values(operation_id)
+        return {**values, "losses": [self._loss_of(update) for update in updates]}, after
 
     def _loss_of(self, update: Handle) -> float | None:
         """The mean training loss behind an update; None behind several trainings."""

@@ -7,9 +7,11 @@ client is, and its length how far from the middle:
 
     reward_i = R0 · (1 − d_i / (mean d + std d)) · ρ,    ρ = known / participants
 
-as in the authors' code. Sides are found by 2-means; from the second time on it begins at the means
-of those who have said on which side they are, so that sides keep their names. The paper leaves its
-Algorithm 1's arithmetic open; the code gives a label once and for all, from one round.
+as in the authors' code. Few of a cohort's clients take part in one round, so that it keeps the
+directions of the last ones that did; 2-means of these says where the sides are, each named as most
+of its members were the time before. (The paper leaves the arithmetic of its
+Algorithm 1 open; the authors' code takes sides from a single round for good, and hands them on to
+the nearest neighbour.)
 """
 
 from __future__ import annotations
@@ -26,16 +28,17 @@ from torch import Tensor
 Floats = NDArray[np.float64]
 NOWHERE = -1
 """In place of a side: not known."""
+KEPT = 256
+"""So many directions a cohort keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Participants:
     """Who they are, along the rows of the sketches: ``known`` to the cohort, and the side that each
-    has said it is on, :data:`NOWHERE` if none. ``first``: nobody has a side yet."""
+    has said it is on, :data:`NOWHERE` if none."""
 
     known: tuple[bool, ...]
     sides: tuple[int, ...]
-    first: bool
 
 
 def count_sketch(vectors: Tensor, dimensions: int, rng: np.random.Generator) -> Tensor:
@@ -57,11 +60,22 @@ def rewards(distances: Floats, known: Sequence[bool], scale: float) -> Floats:
     return found
 
 
-def cluster(sketches: Floats, who: Participants, scale: float, seed: int) -> dict[str, Any]:
-    """What the sketches [n, d] tell: ``rewards`` and ``sides`` [n] (:data:`NOWHERE` where none is
-    given), ``margins`` [n] (distance to the other side over that to its own), ``spread`` and
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a cohort keeps: ``directions`` [at most :data:`KEPT`, d] of its last known participants,
+    and the ``centres`` [2, d] of its sides, None before there are any."""
+
+    directions: Floats
+    centres: Floats | None
+
+
+def cluster(
+    sketches: Floats, who: Participants, memory: Memory | None, scale: float, seed: int
+) -> tuple[dict[str, Any], Memory]:
+    """What the sketches [n, d] tell: ``rewards`` and ``sides`` [n] (:data:`NOWHERE` while there are
+    none), ``margins`` [n] (distance to the other side over that to its own), ``spread`` and
     ``spread_of_sides`` (mean squared distances, unbiased, of those that had a side before; None
-    with fewer than two on a side).
+    with fewer than two on a side). Beside it what the cohort keeps, in place of ``memory``.
 
     Fewer than two known participants are no middle: then all are taken for known.
     """
@@ -71,44 +85,39 @@ def cluster(sketches: Floats, who: Participants, scale: float, seed: int) -> dic
     centred = sketches - sketches[known].mean(0)
     distances = np.linalg.norm(centred, axis=1)
     directions = centred / np.maximum(distances, 1e-300)[:, None]
-    sides, margins = _sides(directions, known, who, seed)
+    kept, centres = directions[known], None
+    if memory is not None:
+        kept, centres = np.concatenate([memory.directions, kept])[-KEPT:], memory.centres
+    centres = _two_means(kept, centres, seed)
+    sides, margins = np.full(len(sketches), NOWHERE), np.ones(len(sketches))
+    if centres is not None:
+        from_each = np.linalg.norm(directions[:, None] - centres[None], axis=2)
+        sides = from_each.argmin(1)
+        near, far = np.sort(from_each, axis=1).T
+        margins = far / np.maximum(near, 1e-300)
     spread, of_sides = _spreads(sketches, np.where(known, who.sides, NOWHERE))
     return {
         "rewards": rewards(distances, known.tolist(), scale).tolist(), "sides": sides.tolist(),
         "margins": margins.tolist(), "spread": spread, "spread_of_sides": of_sides,
-    }  # fmt: skip
+    }, Memory(kept, centres)  # fmt: skip
 
 
-def _sides(
-    directions: Floats, known: NDArray[np.bool_], who: Participants, seed: int
-) -> tuple[NDArray[np.int64], Floats]:
+def _two_means(directions: Floats, before: Floats | None, seed: int) -> Floats | None:
+    """The directions of two clusters [2, d], named as most of them were ``before``; None where all
+    are alike."""
+    if len(np.unique(directions, axis=0)) < 2:
+        return before
     # Loaded where it is used: scikit-learn takes a second, in every worker.
     from sklearn.cluster import KMeans
 
-    nowhere = np.full(len(directions), NOWHERE), np.ones(len(directions))
-    claimed = np.where(known, who.sides, NOWHERE)
-    mine, there = directions[known], [claimed == 0, claimed == 1]
-    if len(np.unique(mine, axis=0)) < 2:
-        return nowhere
-    if who.first:
-        means = KMeans(2, n_init=10, random_state=seed).fit(mine).cluster_centers_
-    elif all(map(np.any, there)):
-        begin = np.stack([directions[these].mean(0) for these in there])
-        means = KMeans(2, init=begin, n_init=1, max_iter=20).fit(mine).cluster_centers_
-    elif any(map(np.any, there)):
-        # Only one side is there for sure: a quarter, the nearest to it, is taken to be on it.
-        side = int(there[1].any())
-        mean = directions[there[side]].mean(0)
-        distance = np.where(known, np.linalg.norm(directions - mean, axis=1), np.inf)
-        nearest = np.argsort(distance, kind="stable")[: -(-len(mine) // 4)]
-        nowhere[0][nearest] = side
-        return nowhere
-    else:
-        return nowhere
-    from_each = np.linalg.norm(directions[:, None] - means[None], axis=2)
-    sides = from_each.argmin(1)
-    near, far = np.sort(from_each, axis=1).T
-    return sides, far / np.maximum(near, 1e-300)
+    found = KMeans(2, n_init=10, random_state=seed).fit(directions)
+    centres: Floats = found.cluster_centers_
+    centres /= np.maximum(np.linalg.norm(centres, axis=1), 1e-300)[:, None]
+    if before is not None:
+        named = np.linalg.norm(directions[:, None] - before[None], axis=2).argmin(1)
+        if 2 * (named == found.labels_).sum() < len(named):
+            centres = centres[::-1].copy()
+    return centres
 
 
 def _spreads(sketches: Floats, sides: NDArray[np.int64]) -> tuple[float | None, float | None]:

@@ -48,7 +48,7 @@ class PartitionRule(Section):
     versions, no faster than ``settled`` times as fast as in the first ones. Knowledge: sides of
     ``known_share`` · N · 0.9^(M − 1) clients each for M cohorts and N clients, of which, but for
     the first split, one is at most ``most_uneven`` times the other. Feasibility: a child's part of
-    the budget is ``min_participants`` or more, and as many of its clients are there as it asks.
+    the budget is ``min_participants`` or more, and as many of its clients are online as it asks.
     Gain: J² of the sides over J² of the cohort, times 2 or more for the resources that are left, is
     ``gain`` at most; J² is the mean squared distance of sketches over the last ``window`` versions.
     """
@@ -60,7 +60,7 @@ class PartitionRule(Section):
     known_share: Annotated[float, Field(ge=0, le=1)] = 0.05
     most_uneven: Annotated[float, Field(ge=1)] = 2.0
     min_participants: Count = 5
-    gain: Positive = 1.7
+    gain: Positive = 1.9
 
 
 class Blacklist(Section):

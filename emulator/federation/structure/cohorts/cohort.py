@@ -37,6 +37,8 @@ class Cohort(Server):
     born_s = 0.0
     ended_s: float | None = None
     first_version = 0
+    kept: Any = None
+    """A handle of what it remembers of its two sides."""
 
     def share(self, n: int) -> int:
         """Of ``n`` clients at work in all cohorts those that are this one's."""

@@ -10,6 +10,7 @@ child that it belongs to.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -81,6 +82,8 @@ class Coordinator:
         self._affinities: dict[int, Affinity] = {}
         self._requests: dict[int, Request] = {}
         """The request, as matched, of each client that waits or is at work."""
+        self._served: Counter[str | None] = Counter()
+        """How many clients each cohort was given last."""
         self._outbox: dict[int, list[Callable[[], None]]] = {}
         self._check_ins: dict[int, int] = {}
         self._strikes: dict[int, int] = {}
@@ -204,6 +207,13 @@ class Coordinator:
         if before is not None and before.cohort in self.cohorts:
             self.cohorts[before.cohort].pool.waiting.discard(client)
         side = request.side if request.cohort == leaf else None
+        self._forward(client, leaf, side, request)
+
+    def _forward(self, client: int, leaf: str, side: int | None, request: Request) -> None:
+        before = self._requests.get(client)
+        if before is not None:
+            self._served[before.cohort] -= 1
+        self._served[leaf] += 1
         self._requests[client] = Request(leaf, side, request.known, request.explores)
         self.cohorts[leaf].pool.enter(client)
 
@@ -271,8 +281,10 @@ class Coordinator:
             return nothing
         part = taken[0].plan.part
         layers = part.layers if part else None
-        first = not cohort.progress.sides
-        return self._learner.affinity(updates, clients, known, sides, layers, first=first)
+        found, cohort.kept = self._learner.affinity(
+            cohort.kept, updates, clients, known, sides, layers
+        )
+        return found
 
     def _known_in(self, cohort: Cohort, client: int) -> bool:
         request = self._requests[client]
@@ -318,15 +330,18 @@ class Coordinator:
     # --- partition ------------------------------------------------------------------------------
 
     def _unmet(self, cohort: Cohort) -> list[str]:
-        conditions, m = self._rules.conditions, len(self.tree.leaves)
-        k = self._rules.participants
-        now, then = max(1, k // m), k // (m + 1)
-        at_work = sum(p.cohort == cohort.cohort for p in self.tasks.participations.running())
-        cohort.progress.saw(len(cohort.pool.all_available()) + at_work)
+        """The conditions of a split that do not hold."""
+        conditions, m, k = self._rules.conditions, len(self.tree.leaves), self._rules.participants
+        online = 0.0
+        if m < conditions.max_cohorts:
+            mask = self.population.availability.online_mask(self.clock.now)
+            seen = self._served.total()
+            online = float(mask.sum()) * self._served[cohort.cohort] / max(1, seen)
+        then = max(1, k // (m + 1))
         return missing(
             conditions, cohort.progress, cohorts=m, clients=self.population.clients,
-            asked_by_child=self._rules.asked_for(max(1, then)), participants=(now, then),
-            present=cohort.progress.present, learns=self._learner.learns,
+            asked_by_child=self._rules.asked_for(then), participants=(max(1, k // m), then),
+            online=online, learns=self._learner.learns,
         )  # fmt: skip
 
     def _split(self, parent: Cohort) -> None:
@@ -361,8 +376,7 @@ class Coordinator:
         for client in waiting:
             request = self._requests[client]
             leaf = self.tree.match(parent.cohort, request.side, self._draw(client))
-            self._requests[client] = Request(leaf, None, request.known, request.explores)
-            self.cohorts[leaf].pool.enter(client)
+            self._forward(client, leaf, None, request)
         self._write_cohorts()
 
     def _draw(self, client: int) -> float:

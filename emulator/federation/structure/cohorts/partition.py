@@ -22,7 +22,7 @@ class Conditions:
     than ``settled`` times its fall in the cohort's first ``window`` versions; knowledge: sides of
     ``known_share``·N·0.9^(M − 1) clients each, of which one is at most ``most_uneven`` times the
     other (the first split is free of that); feasibility: ``min_participants`` for a child's round,
-    and as many of its clients checked in as it asks; gain: heterogeneity times the resources that
+    and as many of its clients online as it asks; gain: heterogeneity times the resources that
     are left, below ``gain``. ``at``: versions at which a cohort splits whatever these say.
     """
 
@@ -55,9 +55,6 @@ class Progress:
         self.rounds = 0
         self.sides: dict[int, int] = {}
         """The clients whose side is known."""
-        self.present = 0.0
-        """How many of its clients have been there, at work or waiting, at a version on the average.
-        """
         self._spreads: deque[tuple[float, float]] = deque(maxlen=window)
         self._losses: list[float] = []
         self._window = window
@@ -69,10 +66,6 @@ class Progress:
             self._spreads.append((quality.spread, quality.spread_of_sides))
         if quality.loss is not None and np.isfinite(quality.loss):
             self._losses.append(quality.loss)
-
-    def saw(self, clients: int) -> None:
-        """So many of its clients are there at the version just made."""
-        self.present += (clients - self.present) / self.rounds
 
     def side_sizes(self) -> tuple[int, int]:
         """Clients whose side is known to be 0, and 1."""
@@ -103,13 +96,13 @@ def _fall(losses: Sequence[float]) -> float:
 
 def missing(
     conditions: Conditions, progress: Progress, *, cohorts: int, clients: int,
-    asked_by_child: int, participants: tuple[int, int], present: float, learns: bool,
+    asked_by_child: int, participants: tuple[int, int], online: float, learns: bool,
 ) -> list[str]:  # fmt: skip
     """The conditions that do not hold, by name; empty: the cohort is to split now.
 
     ``cohorts``: M; ``clients``: N; a child's round asks ``asked_by_child``; ``participants`` of a
-    round of the cohort now, and of a child then; ``present``: how many clients of the cohort are
-    checked in or at work on the average. Without learning (``learns``) there is no loss to go by.
+    round of the cohort now, and of a child then; ``online``: how many of the cohort's clients are
+    online now. Without learning (``learns``) there is no loss to go by.
     """
     found = []
     sizes = progress.side_sizes()
@@ -131,7 +124,7 @@ def missing(
         found.append("knowledge")
     now, then = participants
     share = min(sizes) / max(1, sum(sizes))
-    if then < conditions.min_participants or share * present < asked_by_child:
+    if then < conditions.min_participants or share * online < asked_by_child:
         found.append("feasibility")
     ratio = progress.spread_ratio()
     # A child has half of the clients and of their data, whatever the share of the budget is.
