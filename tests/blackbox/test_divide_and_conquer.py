@@ -689,6 +689,40 @@ def test_qfedavg_beside_it_is_charged(lab: Lab) -> None:
     assert int(run.tasks(0)[0]["bytes_up"]) == HEADER + 4 + A
 
 
+@pytest.mark.parametrize(
+    ("devices", "forward_s"),
+    [({"kind": "scripted", "training": [10.0]}, 10 / 3),
+     ({"kind": "fedscale", "path": "devices.csv"}, 10 * 0.1),
+     ({"kind": "macs", "path": "devices.csv", "reference_macs": 42}, 10 * 0.1)],
+)  # fmt: skip
+def test_the_pass_before_a_training_of_nothing_is_charged(
+    lab: Lab, devices: Config, forward_s: float
+) -> None:
+    """q-FedAvg's forward pass is over the whole model, and comes with an empty part too."""
+    (lab.folder / "devices.csv").write_text(
+        "client_id,computation_ms_per_sample,communication_kbps\n1,100.0,1000.0\n"
+    )
+    config = divided(1, versions=2, payload={"split": {"kind": "fixed", "layer": 2}})
+    config["system"]["devices"] = devices
+    config["federation"]["server_optimizer"] = {"kind": "qfedavg"}
+    whole, empty = lab.run(config).tasks(0)
+    took = [float(row["trained_s"]) - float(row["downloaded_s"]) for row in (whole, empty)]
+    training_s = took[0] - forward_s
+    assert took[1] == pytest.approx(forward_s)
+    assert training_s > 2 * forward_s
+
+
+def test_a_client_without_samples_takes_the_share_of_the_part(lab: Lab) -> None:
+    """Of the time that is scripted for it, as with the whole model."""
+    config = divided(1, versions=2, payload={"feature_learning": {"epochs": 4, "lr": 0.1}})
+    config["task"]["dataset"]["samples_per_client"] = 0
+    took = [float(r["trained_s"]) - float(r["downloaded_s"]) for r in lab.run(config).tasks(0)]
+    assert took == pytest.approx([10 * 84 / 102, 10 * 60 / 102])
+    config["federation"]["payload"] = {"kind": "full"}
+    whole = lab.run(config, out="whole").tasks(0)[0]
+    assert float(whole["trained_s"]) == 10.0
+
+
 def test_updates_are_discounted_by_the_staleness_of_their_part(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
