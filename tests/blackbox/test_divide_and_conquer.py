@@ -515,7 +515,28 @@ def test_what_is_not_finite_in_a_pre_pass_is_named(lab: Lab) -> None:
     assert "is not finite" in lab.failed_run(config, exit_code=3, out="stop")
     config = learning({"kind": "threshold"}, 1, prepass=prepass)
     message = lab.failed_run(config, exit_code=1, out="by-value")
-    assert "the divergence needs finite updates of two clients or more" in message
+    assert "the divergence needs finite updates of two clients with samples or more" in message
+    assert "of the 5 of the pre-pass, 5 are not finite and 0 come from who has no sample" in message
+
+
+@pytest.mark.parametrize("metric", ["pairwise", "to_mean"])
+def test_clients_without_samples_have_no_part_in_the_divergence(lab: Lab, metric: str) -> None:
+    """Two of five hold all data: the divergence is that of the two, where they are alone."""
+    prepass = {**PREPASS, "metric": metric}
+    found = []
+    for clients in (5, 2):
+        config = learning({"kind": "threshold"}, 1, prepass=prepass)
+        config["task"]["clients"] = clients
+        config["task"]["partition"] = {"kind": "iid", "holders": 2}
+        config["federation"]["pacing"] = synchronous(clients)
+        run = lab.run(config, out=f"of-{clients}")
+        found.append([float(value) for value in run.column("layers", "divergence")])
+    assert found[0] == found[1]
+    config["task"]["clients"] = 3
+    config["task"]["partition"]["holders"] = 1
+    config["federation"]["pacing"] = synchronous(3)
+    message = lab.failed_run(config, exit_code=1, out="one")
+    assert "of the 3 of the pre-pass, 0 are not finite and 2 come from who has no sample" in message
 
 
 def test_layers_that_several_splits_have_trained_take_one_step(

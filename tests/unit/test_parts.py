@@ -91,11 +91,21 @@ def test_cosine_distances_by_hand() -> None:
     mean = np.array([4.0, 5.0]) / math.sqrt(41)
     expected = np.mean([1 - mean[0], 1 - mean[1], 1 - (mean[0] + mean[1]) * math.sqrt(0.5)])
     assert divergence(vectors, "to_mean", [2, 2, 2]) == pytest.approx(expected)
-    # Weights 1, 0, 0: the mean is the first.
-    assert divergence(vectors, "to_mean", [5, 0, 0]) == pytest.approx(0.0)
     assert divergence(-vectors[:2], "pairwise", [1, 1]) == pytest.approx(1.0)
     opposite = torch.tensor([[1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
     assert divergence(opposite, "pairwise", [1, 1]) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("metric", ["pairwise", "to_mean"])
+def test_who_has_trained_on_nothing_is_left_out(metric: str) -> None:
+    vectors = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0], [0.0, 0.0]], dtype=torch.float64)
+    two = divergence(vectors[:2], metric, [3, 1])
+    assert two is not None
+    assert two > 0
+    assert divergence(vectors, metric, [3, 1, 0, 0]) == two
+    # Nobody is left, or one alone: there is no divergence.
+    assert divergence(vectors, metric, [0, 0, 0, 0]) is None
+    assert divergence(vectors, metric, [0, 5, 0, 0]) is None
 
 
 def test_a_vector_of_zeros_has_no_direction() -> None:
@@ -305,6 +315,11 @@ def test_the_divergence_of_each_layer_of_weights_and_of_updates() -> None:
     config = replace(config, on="weights")
     found = bench().run("divergence", config, [server, *updates]).values
     assert found["divergence"] == pytest.approx([1 - math.sqrt(0.5), 0.0])  # (2, 0), (1, 1)
+    config = replace(config, weights=(1.0, 0.0, 1.0))
+    found = bench().run("divergence", config, [server, *updates]).values
+    assert found == {"divergence": [None, None], "nonfinite": [2]}
+    found = bench().run("divergence", config, [server, *updates[2:] * 3]).values
+    assert found == {"divergence": [None, None], "nonfinite": [0, 1, 2]}
 
 
 # --- FedMAX ---------------------------------------------------------------------------------------

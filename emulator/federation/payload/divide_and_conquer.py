@@ -176,10 +176,12 @@ class DivideAndConquer:
             names = self.model.names
             nonfinite = self._measure(names, taken, before, section.metric, section.on)
             if None in self._divergence and self.section.by_value:
+                empty = sum(c.samples == 0 for c in taken)
                 raise RunError(
-                    f"the divergence needs finite updates of two clients or more; of the "
-                    f"{len(taken)} of the pre-pass, {len(nonfinite)} are not finite, at simulated "
-                    f"time {self._clock.now!r} s; ask more clients, give them more time, or say a "
+                    f"the divergence needs finite updates of two clients with samples or more; of "
+                    f"the {len(taken)} of the pre-pass, {len(nonfinite)} are not finite and "
+                    f"{empty} come from who has no sample, at simulated time "
+                    f"{self._clock.now!r} s; ask more clients, give them more time, or say a "
                     "smaller federation.payload.prepass.lr"
                 )
         self._first_split()
