@@ -246,6 +246,17 @@ def test_a_part_is_trained_as_torch_would_with_the_rest_frozen() -> None:
     assert torch.allclose(base + delta, trained, atol=1e-6)
 
 
+def test_where_layers_lie_is_found_once() -> None:
+    layout = Layout(net(), CPU)
+    found = layout.positions(("1", "7"))
+    assert found is layout.positions(["1", "7"])
+    # 36 + 4 parameters come before the normalization, whose 8 are followed by 64·8 + 8.
+    assert found["model"].tolist() == [*range(40, 48), *range(568, 595)]
+    assert found["statistics"].tolist() == list(range(8))
+    assert found["counts"].tolist() == [0]
+    assert not any(len(where) for where in layout.positions(()).values())
+
+
 def test_nothing_to_train_takes_no_step() -> None:
     layout = Layout(net(), CPU)
     base = layout.flatten()
