@@ -6,7 +6,6 @@ The model is an MLP of 4-6-3 values: 30 parameters (120 bytes) in its first laye
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -638,25 +637,31 @@ def test_fedmax_in_lanes_as_one_by_one(lab: Lab) -> None:
         assert abs(found["c"][name] - value).max() > 1e-3
 
 
-def test_fedmax_needs_a_linear_layer_at_the_end(lab: Lab) -> None:
-    (lab.folder / "odd.py").write_text(
+@pytest.mark.parametrize("executor", ["inline", "batched"])
+def test_fedmax_needs_a_linear_layer_at_the_end(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    """What is behind the head may do nothing but in training."""
+    (lab.folder / f"ends_{executor}.py").write_text(
         "from torch import nn\n\n"
-        "def odd(input_shape, classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes), nn.ReLU())\n"
+        "def ends(input_shape, classes, behind):\n"
+        "    layers = [nn.Flatten(), nn.Linear(64, classes), getattr(nn, behind)()]\n"
+        "    return nn.Sequential(*layers)\n"
     )
+    monkeypatch.syspath_prepend(str(lab.folder))
     config = digits(4, synchronous(4), versions=1)
-    config["task"]["model"] = {"kind": "custom", "callable": "odd:odd"}
+    config["execution"] = {"executor": executor}
     config["federation"]["objective"] = {"kind": "fedmax", "beta": 2.0}
-    path = lab.write(config)
-    assert json.dumps(config)
-    import sys
-
-    sys.path.insert(0, str(lab.folder))
-    try:
-        message = lab.failed_run(path, exit_code=1)
-    finally:
-        sys.path.remove(str(lab.folder))
-    assert "the logits of task.model do not come from one" in message
+    for behind in ("ReLU", "Dropout"):
+        config["task"]["model"] = {
+            "kind": "custom", "callable": f"ends_{executor}:ends", "options": {"behind": behind},
+        }  # fmt: skip
+        message = lab.failed_run(config)
+        assert "the logits of task.model do not come from one" in message
+        assert not (lab.folder / "run").exists()
+    if executor == "inline":
+        config["task"]["model"]["options"]["behind"] = "Identity"
+        lab.run(config)
 
 
 # --- what goes with it ----------------------------------------------------------------------------

@@ -127,15 +127,37 @@ def test_refused_with_the_reason(lab: Lab, reason: str) -> None:
     assert reason in lab.failed_run(config)
 
 
-def test_a_model_whose_layers_do_not_feed_each_other_is_refused(lab: Lab) -> None:
-    config = learning(3)
-    config["task"]["model"] = {"kind": "char_lstm"}
-    assert "char_lstm" in lab.failed_run(config)
+@pytest.mark.parametrize("kind", ["resnet8", "char_lstm", "conv1d"])
+def test_a_model_whose_layers_do_not_feed_each_other_is_refused(lab: Lab, kind: str) -> None:
     config = matched()
     config["task"]["dataset"].update(input_shape=[3, 8, 8])
-    config["task"]["model"] = {"kind": "resnet8"}
-    config["federation"]["batch_norm"] = "freeze"
-    assert "which model 'resnet8' is not made of" in lab.failed_run(config)
+    config["task"]["model"] = {"kind": kind}
+    if kind == "resnet8":
+        config["federation"]["batch_norm"] = "freeze"
+    assert f"which model '{kind}' is not made of" in lab.failed_run(config)
+
+
+def test_a_model_of_ones_own_that_is_not_matched_is_refused_at_the_start(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sizes fit, but a connection goes past a layer."""
+    (lab.folder / "past.py").write_text(
+        "from torch import nn\n\n"
+        "class Past(nn.Module):\n"
+        "    def __init__(self, input_shape, classes):\n"
+        "        super().__init__()\n"
+        "        self.first, self.second = nn.Linear(64, 8), nn.Linear(8, 8)\n"
+        "        self.last = nn.Linear(8, classes)\n\n"
+        "    def forward(self, x):\n"
+        "        h = self.first(x.flatten(1)).relu()\n"
+        "        return self.last(h + self.second(h).relu())\n"
+    )
+    monkeypatch.syspath_prepend(str(lab.folder))
+    config = learning(3)
+    config["task"]["model"] = {"kind": "custom", "callable": "past:Past"}
+    message = lab.failed_run(config)
+    assert "with the units of layer 'first' of task.model in another order" in message
+    assert not (lab.folder / "run").exists()
 
 
 def test_clients_that_are_lost_are_refused(lab: Lab) -> None:
