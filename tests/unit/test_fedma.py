@@ -155,6 +155,21 @@ def test_sigmas_only_shrink() -> None:
     assert_close(other, matched * (4 / 3) * (12 / 12.25))
 
 
+@pytest.mark.parametrize("sigma", [1e-6, 1e6])
+@pytest.mark.parametrize("sigma0", [1e-6, 1e6])
+def test_the_farthest_deviations(sigma: float, sigma0: float) -> None:
+    """Units as large as float32 has them, and the share of them that J s / (1/σ0² + J s) is."""
+    units = [3e38 * u / u.abs().max() for u in normal(3, 3, 6, 4)]
+    _, plain = run_match(units)
+    matched, assignments = run_match(units, sigma=sigma, sigma0=sigma0)
+    assert [a.tolist() for a in assignments] == [a.tolist() for a in plain]
+    share = 3 / (3 + (sigma / sigma0) ** 2)
+    total = torch.zeros(6, 4, dtype=torch.float64)
+    for own, assignment in zip(units, assignments, strict=True):
+        total[assignment] += own
+    torch.testing.assert_close(matched, share * total / 3, rtol=1e-9, atol=0.0)
+
+
 def test_sweeps_never_lose() -> None:
     """Σ ‖G_i‖² / Q_i ∝ ‖matched‖²; a sweep more from the same seed goes on from the one before."""
     units = list(normal(1, 12, 16, 3))

@@ -383,6 +383,10 @@ class QFedAvg(Section):
     q: NonNegative = 1.0
 
 
+# Beyond, one of the two is as good as nothing beside the other; their squares fit any float.
+Deviation = Annotated[float, Field(ge=1e-6, le=1e6)]
+
+
 class FedMa(Section):
     """FedMA (Wang et al. 2020): hidden units are matched, layer by layer, before they are averaged.
 
@@ -395,8 +399,8 @@ class FedMa(Section):
     """
 
     kind: Literal["fedma"]
-    sigma: Positive = 1.0
-    sigma0: Positive = 1.0
+    sigma: Deviation = 1.0
+    sigma0: Deviation = 1.0
     sweeps: Whole = 5
     retraining: Phase | None = None
     last_layer: Phase | None = None
