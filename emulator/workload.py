@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.federation.cost import Cost
-from emulator.federation.payload import Payload, WorkOf
+from emulator.federation.payload import LOCAL_RATE, Payload, WorkOf
 from emulator.federation.payload.divide_and_conquer import DivideAndConquer
 from emulator.federation.payload.full import Full, Sizes
 from emulator.federation.payload.holdings import Model
@@ -101,6 +101,24 @@ def phases(scenario: Scenario) -> dict[str, schema.Local]:
     return {}
 
 
+def rates(scenario: Scenario) -> dict[str, str]:
+    """The key of the scenario that sets the learning rate of each of :func:`phases`."""
+    federation = scenario.federation
+    payload, optimizer = federation.payload, federation.server_optimizer
+    if isinstance(payload, schema.DivideAndConquer):
+        of_prepass = payload.prepass is not None and payload.prepass.lr is not None
+        return {
+            "feature_learning": "federation.payload.feature_learning.lr",
+            "fine_tuning": "federation.payload.fine_tuning.lr",
+            "prepass": "federation.payload.prepass.lr" if of_prepass else LOCAL_RATE,
+        }
+    assert isinstance(optimizer, schema.FedMa)
+    where = "federation.server_optimizer"
+    again = LOCAL_RATE if optimizer.retraining is None else f"{where}.retraining.lr"
+    last = again if optimizer.last_layer is None else f"{where}.last_layer.lr"
+    return {"first_layer": LOCAL_RATE, "retraining": again, "last_layer": last}
+
+
 def _local_of(local: schema.Local, phase: schema.Phase | schema.PrePass) -> schema.Local:
     """``local`` with the epochs and the rate of a phase."""
     optimizer = local.optimizer
@@ -136,6 +154,7 @@ def build_payload(
         tuple(x.size_bytes + travels * x.statistics_bytes for x in layers),
         tuple(layer.parameters for layer in layers),
         work_of,
+        rates(scenario),
     )
     section = federation.payload
     if isinstance(section, schema.DivideAndConquer):

@@ -151,12 +151,12 @@ def _member(union: Expected, name: str) -> Expected | None:
     return None
 
 
-def _short_of_wrong(item: dict[str, Any]) -> bool:
+def _short_of_wrong(item: Any) -> bool:
     """Whether a list is too short only because pydantic does not count its items that are wrong,
     each of which has a complaint of its own."""
     if item["type"] != "too_short" or not isinstance(item["input"], list | tuple):
         return False
-    return len(item["input"]) >= item["ctx"]["min_length"]
+    return bool(len(item["input"]) >= item["ctx"]["min_length"])
 
 
 def _meant(found: list[tuple[_Site, Any]], source: Source) -> Iterator[tuple[_Site, Any]]:

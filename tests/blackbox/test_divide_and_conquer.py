@@ -518,6 +518,27 @@ def test_what_is_not_finite_in_a_pre_pass_is_named(lab: Lab) -> None:
     assert "of the 5 of the pre-pass, 5 are not finite and 0 come from who has no sample" in message
 
 
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("federation.payload.feature_learning.lr", {"feature_learning": {"epochs": 1, "lr": 1e38}}),
+        ("federation.payload.fine_tuning.lr", {"fine_tuning": {"epochs": 1, "lr": 1e38}}),
+        ("federation.payload.prepass.lr", {"prepass": {**PREPASS, "lr": 1e38}}),
+        ("local.optimizer.lr", {"prepass": PREPASS}),
+    ],
+)  # fmt: skip
+def test_the_rate_that_is_too_large_is_named(lab: Lab, key: str, options: Config) -> None:
+    config = learning({"kind": "fixed", "layer": 3}, 4, **{"prepass": None, **options})
+    config["federation"]["on_nonfinite"] = "stop"
+    if key == "local.optimizer.lr":
+        config["local"]["optimizer"]["lr"] = 1e38
+    assert f"a smaller {key} helps" in lab.failed_run(config, exit_code=3)
+    if "prepass" in options:  # that nothing finite comes of it ends a run by divergence anyway
+        config["federation"]["payload"]["split"] = {"kind": "threshold"}
+        config["federation"]["on_nonfinite"] = "drop"
+        assert f"or say a smaller {key}" in lab.failed_run(config, exit_code=1, out="threshold")
+
+
 @pytest.mark.parametrize("metric", ["pairwise", "to_mean"])
 def test_clients_without_samples_have_no_part_in_the_divergence(lab: Lab, metric: str) -> None:
     """Two of five hold all data: the divergence is that of the two, where they are alone."""

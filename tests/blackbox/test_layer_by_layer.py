@@ -109,6 +109,22 @@ def test_other_draws_of_the_order_are_another_seed(lab: Lab) -> None:
         assert abs(value - found[2][name]).max() < 1e-4
 
 
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("local.optimizer.lr", {}),
+        ("federation.server_optimizer.retraining.lr", {"retraining": {"epochs": 1, "lr": 1e38}}),
+        ("federation.server_optimizer.last_layer.lr", {"last_layer": {"epochs": 1, "lr": 1e38}}),
+    ],
+)  # fmt: skip
+def test_the_rate_that_is_too_large_is_named(lab: Lab, key: str, options: Config) -> None:
+    config = learning(3, **options)
+    config["federation"]["on_nonfinite"] = "stop"
+    if not options:
+        config["local"]["optimizer"]["lr"] = 1e38
+    assert f"a smaller {key} helps" in lab.failed_run(config, exit_code=3)
+
+
 REFUSED: dict[str, Config] = {
     "matches all clients in each of its sub-rounds": {"pacing": synchronous(2)},
     "its sub-rounds say themselves which layers": {

@@ -229,6 +229,11 @@ def test_a_model_that_diverged_tells_nothing(lab: Lab) -> None:
         config["federation"]["on_nonfinite"] = "stop"
         said = lab.failed_run(config, exit_code=3, out=f"stop{number}")
         assert "the pre-trained model of client 0 is not finite" in said
+        assert "a smaller federation.structure.pretraining.optimizer.lr helps" in said
+        del config["federation"]["structure"]["pretraining"]["optimizer"]
+        config["local"]["optimizer"]["lr"] = 1e38
+        said = lab.failed_run(config, exit_code=3, out=f"local{number}")
+        assert "a smaller local.optimizer.lr helps" in said
 
 
 def test_nobody_is_seen_before_the_deadline(lab: Lab) -> None:

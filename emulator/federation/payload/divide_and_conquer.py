@@ -43,6 +43,11 @@ class PartPlan:
     versions: tuple[int, ...]
     made: dict[str, int]
 
+    @property
+    def rate(self) -> str:
+        """See :class:`emulator.federation.payload.Plan`."""
+        return self.payload.model.rates[self.part.recipe]
+
     def alone(self, client: int, terms: Terms) -> Terms:
         """See :class:`emulator.federation.payload.Plan`."""
         return self.in_chain(client, terms, comes=True, moved=False, goes=True)
@@ -182,7 +187,7 @@ class DivideAndConquer:
                     f"the {len(taken)} of the pre-pass, {len(nonfinite)} are not finite and "
                     f"{empty} come from who has no sample, at simulated time "
                     f"{self._clock.now!r} s; ask more clients, give them more time, or say a "
-                    "smaller federation.payload.prepass.lr"
+                    f"smaller {self.model.rates['prepass']}"
                 )
         self._first_split()
         return nonfinite

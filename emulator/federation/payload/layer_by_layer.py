@@ -32,6 +32,7 @@ class SubRound:
     part: Part
     number: int
     work: WorkOf
+    rate: str
     versions: tuple[int, ...]
 
     def alone(self, client: int, terms: Terms) -> Terms:
@@ -65,7 +66,8 @@ class LayerByLayer:
             recipe = "last_layer"
         part = Part(names[number], names[number:], recipe)
         work = self._model.work_of(recipe, part.layers)
-        return SubRound(self, part, number, work, self._holdings.versions)
+        rate = self._model.rates[recipe]
+        return SubRound(self, part, number, work, rate, self._holdings.versions)
 
     def sizes_bytes(self, plan: SubRound, client: int) -> tuple[int, int]:
         """Down what the client lacks, and the places of its units; up one layer."""
