@@ -440,6 +440,47 @@ def test_refused_with_a_pacing(lab: Lab, reason: str) -> None:
     assert reason in lab.failed_run(divided(4, pacing, payload=payload))
 
 
+@pytest.mark.parametrize("schedule", [["A"], ["B", "B"]])
+def test_slots_may_be_refilled_at_the_aggregation_of_the_only_part(
+    lab: Lab, schedule: list[str]
+) -> None:
+    """Four in flight fill a buffer of three, where all of them train the same part."""
+    pacing = buffered(4, 3, refill="at_aggregation")
+    times = [10.0, 11.0, 12.0, 13.0]
+    run = lab.run(divided(4, pacing, training=times, versions=6, payload={"schedule": schedule}))
+    assert [len(event["tasks"]) for event in run.of("aggregate")] == [3] * 6
+    assert {event["part"] for event in run.of("dispatch")} == {schedule[0]}
+
+
+def test_a_pre_pass_of_all_superclients_waits_for_one_member_of_each(lab: Lab) -> None:
+    """Of four clients in two superclients never more than two are online, and from 100 s on one of
+    each; a star would wait for all four for ever, and is refused."""
+    config = divided(4, synchronous(2), versions=2, payload={"prepass": PREPASS})
+    config["system"].update(on_offline="drop", drop_notice="at_once")
+    config["federation"]["structure"] = {
+        "kind": "superclients", "grouping": {"kind": "random", "min_samples": 20}, "hop": "p2p",
+        "absent": {"kind": "swap", "timeout": 0.0},
+    }  # fmt: skip
+    groups = lab.run(config, out="groups").of("superclients")[0]["groups"]
+    assert [len(group) for group in groups] == [2, 2]
+    early = {*groups[0]}
+    away = {groups[0][1], groups[1][1]}
+    config["system"]["availability"] = {
+        "kind": "scripted", "period": 1000.0, "at_end": "wrap",
+        "sessions": [
+            [[0.0, 50.0]] * (client in early) + [[100.0, 900.0]] * (client not in away)
+            for client in range(4)
+        ],
+    }  # fmt: skip
+    run = lab.run(config, out="waits")
+    first = run.of("round")[0]
+    assert (first["t"], first["phase"], first["asked"]) == (100.0, "prepass", 2)
+    assert len(run.table("versions")) == 2
+    del config["federation"]["structure"]
+    message = lab.failed_run(config, out="star")
+    assert "would wait for an instant at which all 4 clients are online" in message
+
+
 def test_one_layer_is_nothing_to_divide(lab: Lab) -> None:
     config = divided()
     config["task"]["model"] = {"kind": "logistic"}
