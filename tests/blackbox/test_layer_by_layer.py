@@ -97,8 +97,8 @@ def test_the_model_changes_with_every_last_sub_round_and_learns(lab: Lab) -> Non
     assert accuracy[-1] > 0.8
 
 
-def test_other_draws_of_the_order_are_another_seed(lab: Lab) -> None:
-    """Same seed, same weights; whatever the executor."""
+def test_every_executor_gives_the_same_model(lab: Lab) -> None:
+    """To the bit one by one and in processes; in lanes sums are taken in another order."""
     found = []
     for out, executor in (("a", "inline"), ("b", "processes"), ("c", "batched")):
         config = learning(6)
@@ -177,9 +177,15 @@ def test_a_model_of_ones_own_that_is_not_matched_is_refused_at_the_start(
     assert not (lab.folder / "run").exists()
 
 
-def test_clients_that_are_lost_are_refused(lab: Lab) -> None:
-    sessions = [[[0.0, 500.0]]] * 3
+def test_clients_that_are_lost_are_refused_and_those_that_pause_are_waited_for(lab: Lab) -> None:
+    """Client 1 is away from 50 s to 80 s, in the first of three sub-rounds."""
+    sessions = [[[0.0, 900.0]], [[0.0, 50.0], [80.0, 900.0]], [[0.0, 900.0]]]
     message = lab.failed_run(matched(sessions=sessions, on_offline="drop", drop_notice="at_once"))
     assert "loses some; say pause or continue" in message
-    run: RunFiles = lab.run(matched(sessions=sessions, on_offline="pause", versions=3), out="ok")
-    assert len(run.table("versions")) == 3
+    run: RunFiles = lab.run(
+        matched(training=183.0, sessions=sessions, on_offline="pause", versions=3), out="pause"
+    )
+    assert [float(run.tasks(client)[0]["trained_s"]) for client in range(3)] == [183, 213, 183]
+    assert {row["outcome"] for row in run.table("updates")} == {"reported"}
+    assert [row["updates"] for row in run.table("versions")] == ["3", "3", "3"]
+    assert run.times("versions")[0] == 213.0
