@@ -87,9 +87,9 @@ PACINGS: dict[str, Callable[..., Any]] = {
     "asynchronous": AsynchronousPacing,
     "fedseqinter": FedSeqInterPacing,
 }
-SELECTORS: dict[str, Callable[[int], Any]] = {
+SELECTORS: dict[str, Callable[[int, str | None], Any]] = {
     "random": RandomSelector,
-    "all": lambda root_seed: AllSelector(),
+    "all": lambda root_seed, cohort: AllSelector(),
 }
 
 

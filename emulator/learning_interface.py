@@ -76,8 +76,17 @@ class Learner(Protocol):
     def evaluate(self, server: Any) -> dict[str, Any] | None:
         """Accuracy, loss and n, computed now."""
 
-    def evaluate_clients(self, server: Any, states: Any) -> list[tuple[int, float, float, int]]:
-        """(client, accuracy, loss, n) on each client's own test samples, computed now."""
+    def affinity(
+        self, updates: Sequence[Any], clients: Sequence[int], known: Sequence[bool],
+        sides: Sequence[int], layers: tuple[str, ...] | None, *, first: bool,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What the updates of a cohort's version tell of its participants, computed now."""
+
+    def evaluate_clients(
+        self, server: Any, states: Any, clients: Sequence[int] | None = None
+    ) -> list[tuple[int, float, float, int]]:
+        """(client, accuracy, loss, n) on each client's own test samples, or on those of these
+        clients, computed now."""
 
     def values(self, operation_id: str) -> dict[str, Any]:
         """Small values of an operation that has run."""

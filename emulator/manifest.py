@@ -11,8 +11,8 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
+from emulator.composition import Federation
 from emulator.errors import ScenarioError
-from emulator.federation.server import Server
 from emulator.learning.learner import Learner
 from emulator.learning.setting import Setting
 from emulator.recording.recorder import Recorder
@@ -103,7 +103,7 @@ def same_run(path: Path, before: Manifest, now: Manifest, stop: Stop) -> bool:
 
 
 def progress_of(
-    server: Server, learner: Learner, recorder: Recorder, started: float, simulating: float,
+    server: Federation, learner: Learner, recorder: Recorder, started: float, simulating: float,
     simulated: float | None = None,
 ) -> Manifest:  # fmt: skip
     """The part of the manifest that grows.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -18,8 +18,10 @@ from rich.progress import (
 )
 
 from analysis.human_units import duration_text
-from emulator.federation.server import Server
 from emulator.scenario import Scenario
+
+if TYPE_CHECKING:
+    from emulator.composition import Federation
 
 _PLAIN_EVERY_S = 5.0
 
@@ -63,7 +65,7 @@ class ProgressLine:
     ) -> None:
         self._bar.stop()
 
-    def __call__(self, server: Server, accuracy: float | None) -> None:
+    def __call__(self, server: Federation, accuracy: float | None) -> None:
         if self._quiet:
             return
         if accuracy is not None:

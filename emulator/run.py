@@ -6,31 +6,21 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors.torch import save_file
 
-from emulator import assembly, workload
+from emulator import assembly
+from emulator.composition import Federation, build_method, compose
 from emulator.errors import FedclockError, RunError, ScenarioError
-from emulator.federation.cost import Cost
 from emulator.federation.payload import divide_and_conquer
-from emulator.federation.payload.divide_and_conquer import DivideAndConquer
-from emulator.federation.payload.full import Sizes, full
-from emulator.federation.payload.prepass import PrePass
-from emulator.federation.policy import Policy
-from emulator.federation.server import Server
-from emulator.federation.structure.formation import Clients, Formation
-from emulator.federation.structure.formation import Cost as PretrainingCost
-from emulator.federation.structure.star import Star
-from emulator.federation.structure.superclients import Superclients
-from emulator.federation.tasks import Tasks
 from emulator.learning import setting as learning_setting
 from emulator.learning.executors.lanes import StepProgram
-from emulator.learning.learner import Learner, Learning
+from emulator.learning.lazy import Learning
+from emulator.learning.learner import Learner
 from emulator.learning.memo import CacheLost, Memo
-from emulator.learning.method import Method
 from emulator.learning.operations import Workbench
 from emulator.learning.setting import Setting
 from emulator.learning.training import state_dict
@@ -40,12 +30,8 @@ from emulator.recording.run_directory import RunDirectory
 from emulator.recording.tables import CLIENTS
 from emulator.scenario import Scenario, resolved_yaml, schema
 from emulator.scenario.source import Source
-from emulator.simulation.clock import Clock
-from emulator.simulation.participation import Participation
-from emulator.simulation.participations import Participations
-from emulator.simulation.population import Population
 
-Progress = Callable[[Server, "float | None"], None]
+Progress = Callable[[Federation, "float | None"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +191,20 @@ class _Attempt:
         end_differs = manifest["finish_of"] != manifest["scenario_sha256"]
         chains = isinstance(self.scenario.federation.structure, schema.Superclients)
         parts = isinstance(self.scenario.federation.payload, schema.DivideAndConquer)
+        cohorts = isinstance(self.scenario.federation.structure, schema.Cohorts)
         directory.open_tables(
-            manifest["open_end"] if end_differs else None, chains=chains, parts=parts
-        )
+            manifest["open_end"] if end_differs else None, chains=chains, parts=parts,
+            cohorts=cohorts,
+        )  # fmt: skip
         recorder = Recorder(directory, self.scenario.task.clients)
         learner = Learner(
-            _method(self.scenario, self.setting), self.learning, lambda: directory.events.lines
-        )
-        server = self._simulation(learner, recorder)
+            build_method(self.scenario, self.setting), self.learning,
+            lambda: directory.events.lines,
+        )  # fmt: skip
+        server = compose(
+            self.scenario, self.setting, self.world, learner, recorder,
+            partial(self._evaluated, learner, recorder),
+        )  # fmt: skip
         self.simulating = time.perf_counter()
         status = "failed"
         try:
@@ -238,7 +230,20 @@ class _Attempt:
             directory.write_manifest(manifest)
         return manifest
 
-    def _finish(self, server: Server, learner: Learner, recorder: Recorder) -> None:
+    def _evaluated(
+        self, learner: Learner, recorder: Recorder, server: Federation, accuracy: float | None
+    ) -> None:
+        self.directory.flush()
+        learner.checkpoint()
+        if time.monotonic() - self._manifest_written > 1.0:
+            self._manifest_written = time.monotonic()
+            self.manifest.update(
+                progress_of(server, learner, recorder, self.started, self.simulating)
+            )
+            self.directory.write_manifest(self.manifest)
+        self.progress(server, accuracy)
+
+    def _finish(self, server: Federation, learner: Learner, recorder: Recorder) -> None:
         """The last evaluation, the last checkpoint, the last model.
 
         What is written from here on is cut off again when the run is extended: ``open_end`` holds
@@ -261,7 +266,7 @@ class _Attempt:
         self.manifest["events_sha256"] = directory.events.sha256()
         directory.write_table("clients.csv", CLIENTS, _client_rows(server, recorder))
 
-    def _simulate(self, server: Server) -> None:
+    def _simulate(self, server: Federation) -> None:
         limit_s = self.scenario.stop.sim_time
         shown = time.monotonic()
 
@@ -280,155 +285,8 @@ class _Attempt:
                 f"{server.version} and waits for {server.waits.waits_for}"
             )
 
-    def _simulation(self, learner: Learner, recorder: Recorder) -> Server:
-        scenario, setting, world = self.scenario, self.setting, self.world
-        federation, system = scenario.federation, scenario.system
-        clock, policy = Clock(), _policy(scenario)
-        network = assembly.build_network(scenario, clock, world.table, world.draws)
-        _, _, cost = assembly.build_method(scenario)
-        profile, selection = setting.profile, federation.selection
-        travels = federation.batch_norm == "average"
-        queueing = isinstance(selection, schema.RandomSelection) and selection.busy == "queue"
 
-        def on_evaluation(server: Server, accuracy: float | None) -> None:
-            self.directory.flush()
-            learner.checkpoint()
-            if time.monotonic() - self._manifest_written > 1.0:
-                self._manifest_written = time.monotonic()
-                self.manifest.update(
-                    progress_of(server, learner, recorder, self.started, self.simulating)
-                )
-                self.directory.write_manifest(self.manifest)
-            self.progress(server, accuracy)
-
-        availability = assembly.fresh_availability(world)
-        tasks = Tasks(clock, policy, world.devices, recorder)
-        tasks.participations = participations = Participations(
-            clock, availability, network, system.on_offline, tasks.ledger.begun, tasks.ended,
-            tasks.lost, tasks.ledger.lent, network.access if network.shared else network,
-        )  # fmt: skip
-        tasks.population = Population(
-            clock, availability, setting.samples, world.eligible,
-            participations.at_work, queueing=queueing,
-        )  # fmt: skip
-        sizes = full(
-            federation.payload.header, cost, profile.size_bytes,
-            profile.statistics_bytes if travels else 0,
-        )  # fmt: skip
-        payload = workload.build_payload(scenario, setting, sizes, cost, clock, learner, recorder)
-        server = Server(
-            clock, policy, network, assembly.SELECTORS[selection.kind](scenario.seed), payload,
-            tasks, learner, recorder, on_evaluation,
-        )  # fmt: skip
-        pacing = assembly.PACINGS[federation.pacing.kind](
-            server, federation.pacing, everyone=selection.kind == "all"
-        )
-
-        def begin(what: Any) -> None:
-            server.pacing = server.waits = what
-            what.start()
-
-        first = pacing
-        if isinstance(payload, DivideAndConquer) and payload.section.prepass is not None:
-            first = PrePass(server, payload.section.prepass, payload, lambda: begin(pacing))
-        if isinstance(federation.structure, schema.Superclients):
-            superclients = Superclients(
-                federation.structure, scenario.seed, tasks, learner, payload
-            )
-            superclients.on_free = server.somebody_is_free
-            tasks.on_end = payload.ended
-            server.start(superclients, first)
-
-            def formed() -> None:
-                begin(first)
-
-            server.waits = formation = self._formation(
-                federation.structure, sizes, tasks, learner, superclients, formed
-            )
-            formation.begin()
-        else:
-
-            def ended(p: Participation) -> None:
-                payload.ended(p)
-                server.somebody_is_free()
-
-            tasks.on_end = ended
-            server.start(Star(tasks, learner, payload), first)
-            first.start()
-        return server
-
-    def _formation(
-        self, section: schema.Superclients, sizes: Sizes, tasks: Tasks, learner: Learner,
-        superclients: Superclients, formed: Callable[[], None],
-    ) -> Formation:  # fmt: skip
-        """How the superclients come about, at which charge."""
-        setting, profile = self.setting, self.setting.profile
-        clients = Clients(
-            np.flatnonzero(self.world.eligible).tolist(), setting.samples.tolist(), setting.labels
-        )
-        cost = None
-        if section.pretraining is not None:
-            local = learning_setting.pretraining_local(self.scenario.local, section.pretraining)
-            up_bytes = sizes.down_bytes  # the whole model, as it came
-            header = self.scenario.federation.payload.header
-            if isinstance(section.approximator, schema.Clf):
-                layers = section.approximator.layers
-                up_bytes = header + learning_setting.classifier_bytes(setting, layers)
-            work = workload.build_work(local, local, setting.samples, profile, Cost())
-            cost = PretrainingCost(work, sizes.down_bytes, up_bytes, header)
-        return Formation(
-            section, self.scenario.seed, clients, cost, tasks, learner, superclients, formed,
-            stop_on_nonfinite=self.scenario.federation.on_nonfinite == "stop",
-        )  # fmt: skip
-
-
-def _method(scenario: Scenario, setting: Setting) -> Method:
-    federation = scenario.federation
-    objective, server_step, _ = assembly.build_method(scenario)
-    pacing = federation.pacing
-    own = setting.client_test
-    tested = [len(samples) for samples in own.indices] if own is not None else []
-    return Method(
-        root=setting.root,
-        seed=scenario.seed,
-        clients=scenario.task.clients,
-        test_samples=0 if setting.dataset is None else len(setting.dataset.test_y),
-        recipe=learning_setting.recipe(scenario.local),
-        objective=objective,
-        server_optimizer=server_step,
-        normalise=pacing.normalise if isinstance(pacing, schema.Buffered) else "weights",
-        batch_norm=federation.batch_norm,
-        tested_clients=tuple(np.flatnonzero(tested).tolist()),
-        chains=isinstance(federation.structure, schema.Superclients),
-        pretraining=learning_setting.pretraining(scenario),
-        recipes=workload.recipes(scenario),
-        layers=tuple(layer.name for layer in setting.profile.layers),
-    )
-
-
-def _policy(scenario: Scenario) -> Policy:
-    federation, system, stop = scenario.federation, scenario.system, scenario.stop
-    every, objective = scenario.evaluation.every, federation.objective
-    return Policy(
-        root_seed=scenario.seed,
-        weights=federation.pacing.weights,
-        drop_notice=system.drop_notice,
-        drop_timeout_s=system.drop_timeout,
-        task_failure=system.task_failure,
-        on_nonfinite=federation.on_nonfinite,
-        stop_versions=stop.versions,
-        target_value=stop.target.value if stop.target else None,
-        target_sustain=stop.target.sustain if stop.target else 1,
-        evaluate_every_versions=every.versions if isinstance(every, schema.EveryVersions) else None,
-        evaluate_every_s=every.sim_time if isinstance(every, schema.EveryTime) else None,
-        evaluate_every_hops=every.hops if isinstance(every, schema.EveryHops) else None,
-        evaluate_clients=scenario.evaluation.clients,
-        merged_by_superclients=isinstance(objective, schema.FedDyn)
-        and objective.normaliser == "superclients",
-    )
-
-
-def _client_rows(server: Server, recorder: Recorder) -> list[tuple[Any, ...]]:
+def _client_rows(server: Federation, recorder: Recorder) -> list[tuple[Any, ...]]:
     """``clients.csv``: one row a client."""
     now, clients = server.clock.now, range(server.population.clients)
     availability, did = server.population.availability, recorder.by_client
@@ -440,9 +298,13 @@ def _client_rows(server: Server, recorder: Recorder) -> list[tuple[Any, ...]]:
     return list(zip(*columns, strict=True))
 
 
-def _save_model(path: Path, learner: Learner, server: Server, setting: Setting) -> None:
+def _save_model(path: Path, learner: Learner, server: Federation, setting: Setting) -> None:
     assert setting.model is not None
-    tensors = state_dict(setting.model, learner.tensors(server.pacing.model()))
-    temporary = path / ".model.part"
-    save_file(tensors, str(temporary))
-    os.replace(temporary, path / "model.safetensors")
+    for old in path.glob("model*.safetensors"):
+        old.unlink()
+    for cohort, state in server.models().items():
+        tensors = state_dict(setting.model, learner.tensors(state))
+        temporary = path / ".model.part"
+        save_file(tensors, str(temporary))
+        name = "model" if cohort is None else f"model-{cohort}"
+        os.replace(temporary, path / f"{name}.safetensors")

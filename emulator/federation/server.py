@@ -60,6 +60,10 @@ def _client_then_task(p: Contribution) -> tuple[int, int]:
 class Server:
     """See the module."""
 
+    entity = "server"
+    cohort: str | None = None
+    retired = False
+    """Set when others have taken over its clients: it begins no new round."""
     pacing: Pacing
     structure: Structure
     waits: Waits
@@ -102,6 +106,9 @@ class Server:
     def start(self, structure: Structure, pacing: Pacing) -> None:
         """Wire up the parts that need the server; :meth:`Pacing.start` then begins."""
         self.structure, self.pacing, self.waits = structure, pacing, pacing
+
+    def begin_evaluations(self) -> None:
+        """Evaluate at time 0, and every so many seconds if the scenario says so."""
         clock, every_s = self.clock, self.policy.evaluate_every_s
         clock.at(0.0, Rank.EVALUATION, action=self.evaluate)
         if every_s is not None:
@@ -111,7 +118,11 @@ class Server:
 
     def log(self, event: str, **fields: Any) -> None:
         """Write an event of the server."""
-        self.recorder.event(self.clock.now, event, "server", **fields)
+        self.recorder.event(self.clock.now, event, self.entity, **fields)
+
+    def share(self, n: int) -> int:
+        """Of ``n`` clients at work what this server may have: all of them."""
+        return n
 
     def select(self, n: int) -> list[int]:
         """Up to ``n`` of those who may be asked now (all there are, with selection ``all``).
@@ -128,7 +139,7 @@ class Server:
     def somebody_comes(self) -> Event:
         """An event at the next check-in, or when one that was at work becomes free."""
         self._waiting = self.clock.idle_timer(Rank.CHECK_IN)
-        self.population.at_next_check_in(partial(self._come, self._waiting))
+        self.structure.candidates.at_next_check_in(partial(self._come, self._waiting))
         return self._waiting
 
     def _come(self, waiting: Timer) -> None:
@@ -220,7 +231,9 @@ class Server:
         self.version += 1
         for p in ordered:
             self.structure.close(p)
-        self.recorder.version(self.clock.now, self.version, ordered, since_s, state.id)
+        self.recorder.version(
+            self.clock.now, self.version, ordered, since_s, state.id, self.entity, self.cohort
+        )
         policy = self.policy
         every = policy.evaluate_every_versions
         if every is not None and self.version % every == 0:
@@ -263,16 +276,25 @@ class Server:
         if values is not None:
             accuracy = values["accuracy"]
             for metric in ("accuracy", "loss"):
-                self.recorder.metric(now, self.version, metric, values[metric], values["n"])
+                self.recorder.metric(
+                    now, self.version, "global", "test", metric, values[metric], values["n"]
+                )
             if policy.evaluate_clients == "always":
                 self._evaluate_clients(model)
-            self._surface_nonfinite()
-        if policy.target_value is not None and accuracy is not None:
-            self._above_target = self._above_target + 1 if accuracy >= policy.target_value else 0
-            if self._above_target >= policy.target_sustain:
-                self.stop("target")
+            self.surface_nonfinite()
+        if accuracy is not None:
+            self.stop_at_target(accuracy)
         self.check()
         self._on_evaluation(self, accuracy)
+
+    def stop_at_target(self, accuracy: float) -> None:
+        """End the run where that has been good enough for long enough."""
+        policy = self.policy
+        if policy.target_value is None:
+            return
+        self._above_target = self._above_target + 1 if accuracy >= policy.target_value else 0
+        if self._above_target >= policy.target_sustain:
+            self.stop("target")
 
     def _evaluate_clients(self, model: Any) -> None:
         """Measure a model on each client's own test samples."""
@@ -284,7 +306,7 @@ class Server:
         if self._evaluation_due:
             self.evaluate()
 
-    def _surface_nonfinite(self) -> None:
+    def surface_nonfinite(self) -> None:
         """Name the updates that turned out not to be finite, now that they are known."""
         for operation_id, contributions in self._unsurfaced:
             for position in self.learner.values(operation_id)["nonfinite"]:
@@ -313,18 +335,10 @@ class Server:
 
     def check(self) -> None:
         """Assert the laws of conservation."""
-        participations = self.tasks.participations
-        running = participations.running()
-        for p in running:
-            if self._network.shared and not math.isnan(p.begun_s):
-                participations.account(p)
-        received = (record for c in self._received() for record in c.records)
-        still = {p.task: p for p in (*running, *self.tasks.undecided.values(), *received)}
-        self.tasks.ledger.check(
-            self.clock.now, self._network, still.values(), pauses=participations.pauses
-        )
+        check_books(self.tasks, self._network, self.received())
 
-    def _received(self) -> list[Contribution]:
+    def received(self) -> list[Contribution]:
+        """Contributions that have come, and that no version has taken yet."""
         return [c for c in self.pacing.leftovers() if not c.closed]
 
     def finish(self) -> None:
@@ -337,9 +351,29 @@ class Server:
         if self.policy.evaluate_clients == "at_end":
             self._evaluate_clients(model)
         self.check()
-        for c in self._received():
+        self.close_received()
+        self.tasks.leave_in_flight()
+        self.log("stop", reason=self.stopped or "sim_time", version=self.version)
+
+    def close_received(self) -> None:
+        """What has come is reported, though no version will be made of it."""
+        for c in self.received():
             c.outcome = Outcome.REPORTED
             self._count_staleness(c)
             self.structure.close(c)
-        self.tasks.leave_in_flight()
-        self.log("stop", reason=self.stopped or "sim_time", version=self.version)
+
+    def models(self) -> dict[str | None, Any]:
+        """The states that the run ends with, by cohort."""
+        return {self.cohort: self.pacing.model()}
+
+
+def check_books(tasks: Tasks, network: Network, received: Sequence[Contribution]) -> None:
+    """Assert the laws of conservation; ``received`` have come, and no version has taken them."""
+    participations = tasks.participations
+    running = participations.running()
+    for p in running:
+        if network.shared and not math.isnan(p.begun_s):
+            participations.account(p)
+    records = (record for c in received for record in c.records)
+    still = {p.task: p for p in (*running, *tasks.undecided.values(), *records)}
+    tasks.ledger.check(tasks.clock.now, network, still.values(), pauses=participations.pauses)

@@ -33,9 +33,9 @@ class Tasks:
         self.states: dict[int, Any] = {}
         self.undecided: dict[int, Participation] = {}
         """Tasks of chains that have ended, and count or not with what becomes of the chain."""
-        # Who hears that a client is free again, that a task did not count, that the run is over.
+        # Who hears that a client is free again, that an outcome is final, that the run is over.
         self.on_end: Callable[[Participation], None] = _nobody_asks
-        self.on_unreported: Callable[[Participation], None] = _nobody_asks
+        self.on_closed: Callable[[Participation], None] = _nobody_asks
         self.on_finish: Callable[[], None] = lambda: None
         self._policy = policy
         self._devices = devices
@@ -108,7 +108,8 @@ class Tasks:
     def close(self, p: Participation) -> None:
         """The outcome is final: write the record, let the handles go."""
         if p.outcome is not Outcome.REPORTED:
-            self.on_unreported(p)
+            if p.owner is not None:
+                p.owner.unreported(p)
             self.recorder.end(self.clock.now, p)
         self.ledger.closed(p)
         self.recorder.update(p)
@@ -116,6 +117,7 @@ class Tasks:
         p.closed = True
         if p.chain is not None:
             self.undecided.pop(p.task, None)
+        self.on_closed(p)
 
     def leave_in_flight(self) -> None:
         """The run is over: the records of what has no outcome yet."""
@@ -131,4 +133,4 @@ class Tasks:
 
 
 def _nobody_asks(p: Participation) -> None:
-    """In a chain only the chain itself hears of its tasks."""
+    """Most structures know by themselves."""

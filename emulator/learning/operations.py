@@ -20,7 +20,7 @@ from torch import Tensor
 
 from emulator import random_streams
 from emulator.errors import InternalError
-from emulator.learning import matching, objectives, pretraining, training
+from emulator.learning import clustering, matching, objectives, pretraining, training
 from emulator.learning.lineage import Tensors
 from emulator.learning.matching import Matching, layer_positions, own_model
 from emulator.learning.methods.average import coefficients
@@ -113,7 +113,8 @@ class Result:
 @dataclass(frozen=True)
 class Workbench:
     """``train_x`` [n, ...], ``train_y`` [n], ``test_x``, ``test_y``; ``partition[client]`` are
-    the client's positions in the training set, ``client_test`` what each client is tested on."""
+    the client's positions in the training set, ``client_test`` what each client is tested on,
+    ``planted`` [clients] the cluster that each has been put into."""
 
     layout: Layout
     train_x: Tensor
@@ -123,6 +124,7 @@ class Workbench:
     partition: Sequence[np.ndarray[Any, np.dtype[np.int64]]]
     client_test: ClientTest | None = None
     exemplars: tuple[Tensor, Tensor] | None = None
+    planted: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     def run(self, kind: str, config: Any, inputs: Sequence[Tensors | None]) -> Result:
         """Run one operation (inside :func:`one_thread`); see the ``*Config`` classes."""
@@ -135,6 +137,18 @@ class Workbench:
         """The client's x [n, ...] and y [n]."""
         chosen = torch.from_numpy(self.partition[client]).to(self.train_x.device)
         return self.train_x[chosen], self.train_y[chosen]
+
+    def distribution_of(self, client: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """The shares of the classes in a client's samples [classes], and zeros for the classes of
+        the other planted clusters [clusters × classes]."""
+        y = self.train_y[torch.from_numpy(self.partition[client]).to(self.train_y.device)]
+        classes = 1 + int(self.train_y.max())
+        shares = np.bincount(y.cpu().numpy(), minlength=classes) / max(1, len(y))
+        if self.planted is None:
+            return shares
+        found = np.zeros((1 + int(self.planted.max()), classes))
+        found[self.planted[client]] = shares
+        return found.reshape(-1)
 
     def tested_on(self, client: int) -> tuple[Tensor, Tensor]:
         """The x and y that the client is tested on."""
@@ -438,4 +452,5 @@ _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] 
     "pretrain": _found(pretraining.pretrain),
     "components": _found(pretraining.components),
     "similarity": _found(pretraining.similarity),
+    "affinity": _found(clustering.affinity),
 }

@@ -35,9 +35,12 @@ from emulator.learning.operations import Workbench, one_thread, torch_stream
 from emulator.learning.partitions import (
     ClientTest,
     Indices,
+    by_label_group,
     natural_test,
     partition,
     partition_hash,
+    plant,
+    planted_clusters,
     set_aside,
 )
 from emulator.learning.pretraining import Pretraining
@@ -52,6 +55,7 @@ from emulator.scenario.schema import (
     DeclaredData,
     DeclaredModel,
     Execution,
+    LabelGroups,
     Local,
     Natural,
     Scenario,
@@ -74,7 +78,8 @@ class Setting:
     is tested on, where the scenario or the data set says it. ``dataset`` and ``model`` are None
     where the scenario only declares their size. ``exemplars`` (x, y) are held out of the test set;
     ``pretraining_model`` is where clients begin before superclients are formed; ``sample`` is the
-    shape of one, the number of classes, and whether it is text.
+    shape of one, the number of classes, and whether it is text; ``planted`` [clients] the cluster
+    that each client has been put into.
     """
 
     samples: NDArray[np.int64]
@@ -87,6 +92,7 @@ class Setting:
     pretraining_model: torch.nn.Module | None = None
     exemplars: tuple[NDArray[Any], NDArray[np.int64]] | None = None
     sample: Sample = ((), 0, False)
+    planted: NDArray[np.int64] | None = None
 
     def backward_macs(self, layers: Collection[str]) -> int:
         """Multiply-accumulates of one sample's backward pass where only ``layers`` are trained."""
@@ -117,6 +123,9 @@ def build(scenario: Scenario) -> Setting:
     if isinstance(task.dataset, DeclaredData):
         declared = task.dataset
         samples = np.full(task.clients, declared.samples_per_client, dtype=np.int64)
+        planted = None
+        if task.planted is not None:
+            planted = planted_clusters(task.clients, task.planted.clusters, seed)
         root = identity(
             "declared",
             canonical(declared.model_dump(mode="json")),
@@ -127,7 +136,7 @@ def build(scenario: Scenario) -> Setting:
         if isinstance(task.model, DeclaredModel):
             m = task.model
             profile = Profile((), m.size, m.forward_macs, m.backward_macs)
-            return Setting(samples, profile, root, [], None, None)
+            return Setting(samples, profile, root, [], None, None, planted=planted)
         assert declared.input_shape is not None
         assert declared.classes is not None
         model = _initialized(model_spec, declared.input_shape, declared.classes, seed)
@@ -142,10 +151,18 @@ def build(scenario: Scenario) -> Setting:
         )
         sample = (declared.input_shape, declared.classes, isinstance(task.model, CharLstm))
         check_methods(model, [x.name for x in profile.layers], sample, scenario.federation)
-        return Setting(samples, profile, root, [], None, model, sample=sample)
+        return Setting(samples, profile, root, [], None, model, sample=sample, planted=planted)
     dataset = _dataset(task.dataset.model_dump())
     dataset, held_out = _hold_out(dataset, task.exemplars, seed)
-    parts, client_test = _split(task, dataset, seed)
+    planted = None
+    if task.planted is not None:
+        planted = planted_clusters(task.clients, task.planted.clusters, seed)
+    parts, client_test = _split(task, dataset, planted, seed)
+    if task.planted is not None and planted is not None:
+        everything = parts
+        if client_test is not None and client_test.split == "train":
+            everything = [np.concatenate(p) for p in zip(parts, client_test.indices, strict=True)]
+        dataset = plant(dataset, task.planted.model_dump(), everything, planted, seed)
     samples = np.array([len(part) for part in parts], dtype=np.int64)
     model = _initialized(model_spec, dataset.input_shape, dataset.classes, seed)
     given = [] if task.pretrained is None else [load_pretrained(model, task.pretrained)]
@@ -169,7 +186,7 @@ def build(scenario: Scenario) -> Setting:
             classifier_weights(model, structure.approximator.layers)  # refused before anything runs
     return Setting(
         samples, profile, root, parts, dataset, model, client_test, pretraining_model, held_out,
-        sample,
+        sample, planted,
     )  # fmt: skip
 
 
@@ -186,18 +203,22 @@ def _hold_out(
     return kept, (x[chosen], y[chosen])
 
 
-def _split(task: Task, dataset: Dataset, seed: int) -> tuple[list[Indices], ClientTest | None]:
+def _split(
+    task: Task, dataset: Dataset, planted: Indices | None, seed: int
+) -> tuple[list[Indices], ClientTest | None]:
     """The training samples of each client, and what each is tested on."""
     assert task.partition is not None
     options = task.partition.model_dump()
-    parts = partition(
-        options.pop("kind"),
-        dataset.train_y,
-        task.clients,
-        random_streams.generator(seed, "partition"),
-        groups=dataset.train_group,
-        **options,
-    )
+    kind = options.pop("kind")
+
+    def split(labels: NDArray[np.int64], clients: int, *cluster: int) -> list[Indices]:
+        rng = random_streams.generator(seed, "partition", *cluster)
+        return partition(kind, labels, clients, rng, groups=dataset.train_group, **options)
+
+    if planted is not None and isinstance(task.planted, LabelGroups):
+        parts = by_label_group(split, dataset, planted, task.planted.clusters)
+    else:
+        parts = split(dataset.train_y, task.clients)
     if isinstance(task.partition, Natural):
         assert dataset.train_group is not None
         assert dataset.test_group is not None
@@ -352,6 +373,7 @@ def workbench(setting: Setting, device: torch.device) -> Workbench:
         setting.partition,
         setting.client_test,
         None if held is None else (tensor(held[0]), tensor(held[1])),
+        setting.planted,
     )
 
 

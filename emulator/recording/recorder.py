@@ -13,7 +13,7 @@ from collections.abc import MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any
 
 from emulator.recording.run_directory import RunDirectory
-from emulator.recording.tables import LAYERS, SIMILARITY, SUPERCLIENTS
+from emulator.recording.tables import COHORTS, LAYERS, SIMILARITY, SUPERCLIENTS
 from emulator.simulation.participation import Outcome, Participation
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Recorder:
         self._chains = directory.chains is not None
         self._chain_rows = directory.chains.buffer if directory.chains else []
         self._parts = directory.parts
+        self._affinity_rows = directory.affinity.buffer if directory.affinity else []
+        self._clustering_rows = directory.clustering.buffer if directory.clustering else []
         self._similarity_rows: list[tuple[Any, ...]] = []
         self.bytes_down = 0
         self.bytes_up = 0
@@ -70,7 +72,8 @@ class Recorder:
         """A task begins, or joins the queue of its client."""
         self._event_lines.append(
             f'{{"t":{self._text(p.dispatched_s)},"type":"dispatch","entity":"client/{p.client}",'
-            f'"task":{p.task},"version":{p.version},"update":"{update_id}"{_of_chain(p)}}}'
+            f'"task":{p.task},"version":{p.version},"update":"{update_id}"'
+            f"{_of_cohort(p)}{_of_chain(p)}}}"
         )
 
     def upload(self, p: Participation) -> None:
@@ -116,8 +119,8 @@ class Recorder:
         by_client.size_bytes[client] += down + up
         self._update_rows.append(
             (
-                client, None, p.version, p.dispatched_s, p.downloaded_s, p.trained_s, p.uploaded_s,
-                outcome, p.staleness, p.samples, down, up, wasted_s, *more,
+                client, p.cohort, p.version, p.dispatched_s, p.downloaded_s, p.trained_s,
+                p.uploaded_s, outcome, p.staleness, p.samples, down, up, wasted_s, *more,
             )
         )  # fmt: skip
         if len(self._event_lines) > _BUFFERED_LINES:
@@ -130,6 +133,8 @@ class Recorder:
         updates: Sequence[Contribution],
         since_s: float,
         state_id: str,
+        entity: str = "server",
+        cohort: str | None = None,
     ) -> None:
         """A new version, made of ``updates``; bytes are those recorded since the one before."""
         trainings = sum(_trainings(chain) for chain in updates) if self._chains else len(updates)
@@ -139,14 +144,14 @@ class Recorder:
         down, up = self.bytes_down, self.bytes_up
         self._version_rows.append(
             (
-                t_s, version, None, len(updates), mean, max(staleness), t_s - since_s,
+                t_s, version, cohort, len(updates), mean, max(staleness), t_s - since_s,
                 down - self._version_bytes[0], up - self._version_bytes[1],
             )
         )  # fmt: skip
         self._version_bytes = (down, up)
         tasks = ",".join([str(p.task) for p in updates])
         self._event_lines.append(
-            f'{{"t":{self._text(t_s)},"type":"aggregate","entity":"server","version":{version},'
+            f'{{"t":{self._text(t_s)},"type":"aggregate","entity":"{entity}","version":{version},'
             f'"{"chains" if self._chains else "tasks"}":[{tasks}],"state":"{state_id}"}}'
         )
 
@@ -185,27 +190,50 @@ class Recorder:
         """The layers of the model by part, once for each time that it has been split."""
         self._directory.write_table("layers.csv", LAYERS, rows)
 
-    def metric(self, t_s: float, version: int, metric: str, value: float, n: int) -> None:
-        """A value of the global model on the test set."""
+    def message(self, client: int, down: int = 0, up: int = 0) -> None:
+        """A small message between the server and a client, beside its tasks."""
+        self.bytes_down += down
+        self.bytes_up += up
+        self.by_client.size_bytes[client] += down + up
+
+    def affinities(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """What the participants of a cohort's version are told."""
+        self._affinity_rows.extend(rows)
+
+    def clustering(self, row: tuple[Any, ...]) -> None:
+        """What a cohort's version has told of the cohort."""
+        self._clustering_rows.append(row)
+
+    def cohorts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """All cohorts that ever were."""
+        self._directory.write_table("cohorts.csv", COHORTS, rows)
+
+    def metric(
+        self, t_s: float, version: int, entity: str, split: str, metric: str, value: float, n: int,
+        cohort: str | None = None,
+    ) -> None:  # fmt: skip
+        """A value of a model on ``n`` samples of a split."""
         self._metric_rows.append(
-            (t_s, version, None, "global", "test", metric, _finite_or_word(value), n)
+            (t_s, version, cohort, entity, split, metric, _finite_or_word(value), n)
         )
 
     def client_metrics(
-        self, t_s: float, version: int, client: int, accuracy: float, loss: float, n: int
-    ) -> None:
-        """The global model on the samples that one client is tested on."""
+        self, t_s: float, version: int, client: int, accuracy: float, loss: float, n: int,
+        cohort: str | None = None,
+    ) -> None:  # fmt: skip
+        """The model that a client would be given, on the samples that it is tested on."""
         self.by_client.accuracy[client] = accuracy
         for metric, value in (("accuracy", accuracy), ("loss", loss)):
-            self._metric_rows.append(
-                (t_s, version, None, f"client/{client}", "client", metric,
-                 _finite_or_word(value), n)
-            )  # fmt: skip
+            self.metric(t_s, version, f"client/{client}", "client", metric, value, n, cohort)
 
 
 def _finite_or_word(value: float) -> float | str:
     """A loss may be infinite or no number at all; JSON knows neither."""
     return value if math.isfinite(value) else repr(value)
+
+
+def _of_cohort(p: Participation) -> str:
+    return "" if p.cohort is None else f',"cohort":"{p.cohort}"'
 
 
 def _of_chain(p: Participation) -> str:

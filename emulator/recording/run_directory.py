@@ -13,8 +13,10 @@ from typing import IO, Any
 from emulator.errors import ScenarioError
 from emulator.recording.appended_file import AppendedFile
 from emulator.recording.tables import (
+    AFFINITY,
     CHAIN_COLUMNS,
     CHAINS,
+    CLUSTERING,
     METRICS,
     PART_COLUMNS,
     UPDATES,
@@ -26,7 +28,8 @@ from emulator.recording.tables import (
 _OWN_FILES = (
     "manifest.json", "scenario.yaml", "resolved.yaml", "events.jsonl", "versions.csv",
     "updates.csv", "metrics.csv", "clients.csv", "chains.csv", "superclients.csv",
-    "similarity.csv", "layers.csv", "model.safetensors", "memo.sqlite", "time_to_accuracy.png",
+    "similarity.csv", "layers.csv", "affinity.csv", "clustering.csv", "cohorts.csv",
+    "model.safetensors", "memo.sqlite", "time_to_accuracy.png",
     "superclients.png", "similarity.png", "walkers.png", "layers.png", "bytes.png",
     "bytes_to_accuracy.png",
 )  # fmt: skip
@@ -61,16 +64,18 @@ class RunDirectory:
         if restart:
             for name in _OWN_FILES:
                 (path / name).unlink(missing_ok=True)
+            for model in path.glob("model-*.safetensors"):  # of cohorts
+                model.unlink()
             shutil.rmtree(path / "checkpoints", ignore_errors=True)
 
     def open_tables(
         self, valid_bytes: dict[str, int] | None = None, *, chains: bool = False,
-        parts: bool = False,
+        parts: bool = False, cohorts: bool = False,
     ) -> None:  # fmt: skip
         """Open the event log and the tables, each with its header line; again, to begin anew.
 
         ``chains``: also the table of chains, with superclients. ``parts``: bytes are told apart by
-        part of the model.
+        part of the model. ``cohorts``: also what the clients' updates tell of them.
         ``valid_bytes`` by file name: what lies beyond is the end of a run that is extended.
         """
         self._close_tables()
@@ -90,13 +95,16 @@ class RunDirectory:
         self.updates = table("updates.csv", columns)
         self.metrics = table("metrics.csv", METRICS)
         self.chains = table("chains.csv", CHAINS) if chains else None
+        self.affinity = table("affinity.csv", AFFINITY) if cohorts else None
+        self.clustering = table("clustering.csv", CLUSTERING) if cohorts else None
         self.parts = parts
 
     @property
     def tables(self) -> tuple[AppendedFile, ...]:
         """All files that grow line by line."""
         always = (self.events, self.versions, self.updates, self.metrics)
-        return always if self.chains is None else (*always, self.chains)
+        some = (self.chains, self.affinity, self.clustering)
+        return (*always, *(table for table in some if table is not None))
 
     def flush(self) -> None:
         """Flush all tables, or none: where one came to grief the others stay as they are."""

@@ -36,6 +36,14 @@ SUPERCLIENTS = (
     "inter_distance", "members",
 )  # fmt: skip
 SIMILARITY = ("epoch", "client", "other", "cosine")
+COHORTS = (
+    "cohort", "parent", "born_s", "split_s", "first_version", "last_version", "side_0", "side_1",
+)  # fmt: skip
+AFFINITY = ("sim_time_s", "cohort", "version", "client", "reward", "side", "margin")
+CLUSTERING = (
+    "sim_time_s", "cohort", "version", "participants", "known", "side_0", "side_1", "spread",
+    "spread_of_sides", "loss", "correlation", "unmet",
+)  # fmt: skip
 METRICS = (
     "sim_time_s", "version", "cohort", "entity", "split", "metric", "value", "n",
 )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -85,6 +86,39 @@ class Population:
             mask[list(self._at_work)] = False
         return np.flatnonzero(mask)
 
+    def watch_check_ins(self, action: Callable[[int], None]) -> None:
+        """Call ``action(client)`` at the start of every session of an eligible client from now on,
+        and now for those that are online; at one instant in the order of their numbers."""
+        now = self._clock.now
+        for client in self.all_available().tolist():
+            self._clock.at(now, Rank.CHECK_IN, client, partial(action, client))
+        self._watch(self._entries(now), action)
+
+    def _watch(self, heap: list[tuple[float, int, bool]], action: Callable[[int], None]) -> None:
+        while heap and not heap[0][2]:
+            until_s, client, _ = heappop(heap)
+            self._push_next(heap, client, until_s)
+        if heap:
+            start_s, client, _ = heap[0]
+            starts = partial(self._session_starts, heap, action)
+            self._clock.at(start_s, Rank.CHECK_IN, client, starts)
+
+    def _session_starts(
+        self, heap: list[tuple[float, int, bool]], action: Callable[[int], None]
+    ) -> None:
+        start_s, client, _ = heappop(heap)
+        self._push_next(heap, client, self.availability.online_until(client, start_s))
+        self._watch(heap, action)
+        action(client)
+
+    def _push_next(self, heap: list[tuple[float, int, bool]], client: int, until_s: float) -> None:
+        """The start of the session after the one that ends at ``until_s``, if there is one."""
+        if until_s < math.inf:
+            later_s = math.nextafter(until_s, math.inf)
+            start_s = self.availability.next_online(client, later_s)
+            if start_s < math.inf:
+                heappush(heap, (start_s, client, True))
+
     def at_next_check_in(self, action: Callable[[], None]) -> Call | None:
         """Call ``action`` when the next session of any eligible client starts, None if never.
 
@@ -99,11 +133,7 @@ class Population:
         while heap and (heap[0][0] <= now or not heap[0][2]):
             _, client, _ = heappop(heap)
             until_s = self.availability.online_until(client, now)
-            if until_s < math.inf:
-                later_s = math.nextafter(max(until_s, now), math.inf)
-                start_s = self.availability.next_online(client, later_s)
-                if start_s < math.inf:
-                    heappush(heap, (start_s, client, True))
+            self._push_next(heap, client, max(until_s, now))
         if not heap:
             return None
         return self._clock.at(heap[0][0], Rank.CHECK_IN, heap[0][1], action)

@@ -9,6 +9,7 @@ slot of a lost client is filled at once all the same: nothing would ever come of
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from emulator.errors import ScenarioError
@@ -36,17 +37,27 @@ class BufferedPacing:
         self._check_in: Call | None = None
         self._too_few = False
         self._everyone = everyone
+        self._heir: Callable[[Contribution], BufferedPacing] | None = None
         self._terms = server.terms(self._uploaded, self._lost)
 
     @property
     def waits_for(self) -> str:
         """What the server needs to go on."""
-        section = self._section
         return (
-            f"{section.buffer - max(map(len, self._buffers.values()), default=0)} more uploads "
+            f"{self._size - max(map(len, self._buffers.values()), default=0)} more uploads "
             f"for its buffer of "
-            f"{section.buffer}, {self._outstanding} of {section.in_flight} clients in flight"
+            f"{self._size}, {self._outstanding} of {self._places} clients in flight"
         )
+
+    @property
+    def _size(self) -> int:
+        """Of the buffer."""
+        return self._server.share(self._section.buffer)
+
+    @property
+    def _places(self) -> int:
+        """How many may be in flight."""
+        return self._server.share(self._section.in_flight)
 
     def start(self) -> None:
         n, wanted = self._server.structure.candidates.clients, self._section.in_flight
@@ -66,32 +77,52 @@ class BufferedPacing:
         """The newest version."""
         return self._server.state
 
+    def hand_over(self, under_way: Sequence[Contribution],
+                  heir: Callable[[Contribution], BufferedPacing]) -> None:  # fmt: skip
+        """Others go on in place of this one: each contribution that is ``under_way``, or waits in a
+        buffer, is now its heir's."""
+        self._heir = heir
+        for p in under_way:
+            heir(p)._outstanding += 1
+        for name, buffer in self._buffers.items():
+            for p in buffer:
+                heir(p)._buffers.setdefault(name, []).append(p)
+        self._buffers.clear()
+        self._outstanding = 0
+
     def _uploaded(self, p: Contribution) -> None:
+        if self._heir is not None:
+            self._heir(p)._uploaded(p)
+            return
         server, section = self._server, self._section
         self._outstanding -= 1
         limit, part = section.max_staleness, p.plan.part
         buffer = self._buffers.setdefault(part.name if part else "", [])
         # Uploads of one instant may wait for merges before theirs; those count.
-        ahead = len(buffer) // section.buffer
+        ahead = len(buffer) // self._size
         if limit is not None and server.payload.age(p, server.version)[0] + ahead > limit:
             server.dismiss(p, Outcome.DISCARDED)
             self._ask_soon()
             return
         server.accept(p)
         buffer.append(p)
-        if len(buffer) >= section.buffer and self._aggregation is None:
+        if len(buffer) >= self._size and self._aggregation is None:
             self._aggregation = server.clock.soon(Rank.AGGREGATION, 0, self._aggregate)
         if section.refill == "at_once" or self._too_few:
             self._ask_soon()
 
     def _lost(self, p: Contribution) -> None:
+        if self._heir is not None:
+            self._heir(p)._lost(p)
+            return
         self._outstanding -= 1
         self._ask_soon()
 
     def _aggregate(self) -> None:
         self._aggregation = None
-        server, size = self._server, self._section.buffer
+        server = self._server
         while (full := self._full()) is not None and not server.stopped:
+            size = self._size
             taken = full[:size]
             del full[:size]
             server.merge(taken, self._since_s)
@@ -103,7 +134,7 @@ class BufferedPacing:
 
     def _full(self) -> list[Contribution] | None:
         """A buffer that is full; of several the first by the name of its part."""
-        size = self._section.buffer
+        size = self._size
         return next((b for _, b in sorted(self._buffers.items()) if len(b) >= size), None)
 
     def _ask_soon(self) -> None:
@@ -114,7 +145,9 @@ class BufferedPacing:
         """Fill the free slots with clients, as far as there are any."""
         self._refill = None
         server = self._server
-        free = self._section.in_flight - self._outstanding
+        if server.retired:
+            return
+        free = self._places - self._outstanding
         if self._section.refill == "at_aggregation":
             free -= len(self.leftovers())
         if free <= 0:
@@ -129,7 +162,7 @@ class BufferedPacing:
             server.dispatch(client, self._terms)
         self._too_few = len(chosen) < free
         if self._too_few and self._check_in is None:
-            self._check_in = server.population.at_next_check_in(self._checked_in)
+            self._check_in = server.structure.candidates.at_next_check_in(self._checked_in)
 
     def _checked_in(self) -> None:
         self._check_in = None

@@ -139,7 +139,7 @@ class FedSeqInterPacing:
             waiting = len(ready) if together else len(ready) - len(chosen)
             server.log("parked", walkers=waiting)
             if self._check_in is None:
-                self._check_in = server.population.at_next_check_in(self._checked_in)
+                self._check_in = server.structure.candidates.at_next_check_in(self._checked_in)
             if together:
                 return
         for walker, superclient in zip(ready, chosen, strict=False):

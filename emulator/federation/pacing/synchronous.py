@@ -104,11 +104,13 @@ class SynchronousPacing:
         return self._server.state
 
     def _rounds(self) -> Generator[Event, Any, None]:
-        section, clock = self._section, self._server.clock
-        n = self._server.structure.candidates.clients
-        wanted, asked = section.wanted(n), section.asked(n)
+        section, server, clock = self._section, self._server, self._server.clock
+        n = server.structure.candidates.clients
         for number in itertools.count():
-            yield from self._one_round(number, wanted, asked)
+            wanted = server.share(section.wanted(n))
+            yield from self._one_round(number, wanted, section.asked_for(wanted))
+            if server.retired:
+                return
             yield clock.at(clock.now, Rank.DISPATCH)
 
     def _one_round(self, number: int, wanted: int, asked: int) -> Generator[Event, Any, None]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ class Candidates(Protocol):
 
     def all_available(self) -> NDArray[np.int64]:
         """All clients that may be asked now, ascending."""
+
+    def at_next_check_in(self, action: Callable[[], None]) -> Any:
+        """Call ``action`` when somebody who may be asked comes; None if nobody ever will."""
 
 
 class Selector(Protocol):

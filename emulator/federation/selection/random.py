@@ -21,11 +21,12 @@ _TURNS, _ATTEMPTS = 256, 16
 
 
 class RandomSelector:
-    """See the module."""
+    """See the module; each ``cohort`` but the first has draws of its own."""
 
-    def __init__(self, root_seed: int) -> None:
-        self._draws = purpose_key(root_seed, "selection")
-        self._keys = purpose_key(root_seed, "selection among few")
+    def __init__(self, root_seed: int, cohort: str | None = None) -> None:
+        of = "" if cohort is None else f" of {cohort}"
+        self._draws = purpose_key(root_seed, f"selection{of}")
+        self._keys = purpose_key(root_seed, f"selection among few{of}")
         self._first_turn = -1
         self._block: list[list[int]] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from emulator.federation.payload import Payload
+from emulator.federation.selection import Candidates
 from emulator.federation.structure.visits import Visits
 from emulator.federation.tasks import Tasks
 from emulator.learning_interface import Learner
@@ -16,24 +17,34 @@ class Star:
 
     contributor = "client"
 
-    def __init__(self, tasks: Tasks, learner: Learner, payload: Payload) -> None:
-        self.candidates = tasks.population
+    def __init__(
+        self, tasks: Tasks, learner: Learner, payload: Payload,
+        candidates: Candidates | None = None, cohort: str | None = None,
+    ) -> None:  # fmt: skip
+        self.candidates = tasks.population if candidates is None else candidates
+        self._cohort = cohort
         self._tasks = tasks
         self._learner = learner
         self._payload = payload
         self._visits = Visits(queueing=tasks.population.queueing)
-        tasks.on_unreported = self._unreported
+        # Cohorts count versions alike, and no two trainings of a client share a stream.
+        self._place = () if cohort is None else tuple(map(int, cohort.split(".")[1:]))
 
-    def _unreported(self, p: Participation) -> None:
+    def unreported(self, p: Participation) -> None:
+        """A task has ended in something else than a report."""
         self._visits.lost(p.client, p.version)
 
     def dispatch(self, client: int, version: int, server: Any, terms: Terms) -> Participation:
         """A task of ``client``; it starts now, or when its device is free."""
         tasks, plan = self._tasks, self._payload.plan(client)
         visit, state = self._visits.visit(client, version), tasks.states.get(client)
-        update, state = self._learner.train(server, state, client, visit, plan.part)
+        update, state = self._learner.train(
+            server, state, client, (*visit, *self._place), plan.part
+        )
         terms = plan.alone(client, terms)
         p = tasks.make(client, version, update, state, plan.work(client), terms, plan)
+        p.owner = self
+        p.cohort = self._cohort
         tasks.start(p)
         return p
 

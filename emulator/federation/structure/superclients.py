@@ -66,6 +66,10 @@ class Superclients:
         found = [s for s in range(len(self.groups)) if self.available(s)]
         return np.array(found, dtype=np.int64)
 
+    def at_next_check_in(self, action: Callable[[], None]) -> Any:
+        """Call ``action`` when the next client comes."""
+        return self._tasks.population.at_next_check_in(action)
+
     # --- chains ---------------------------------------------------------------------------------
 
     def _order(self, superclient: int, visit: tuple[int, int], ring_pass: int) -> list[int]:

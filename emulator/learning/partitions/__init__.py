@@ -21,6 +21,7 @@ from emulator.learning.partitions.held_out import ClientTest, set_aside
 from emulator.learning.partitions.iid import iid
 from emulator.learning.partitions.natural import natural, natural_test
 from emulator.learning.partitions.owners import Indices, check_positive
+from emulator.learning.partitions.planted import by_label_group, plant, planted_clusters
 from emulator.learning.partitions.quantity import quantity
 from emulator.learning.partitions.shards import label_shards
 from emulator.learning.registry import call_registered
@@ -29,6 +30,7 @@ __all__ = [
     "PARTITIONS",
     "ClientTest",
     "Indices",
+    "by_label_group",
     "client_dirichlet",
     "dirichlet",
     "from_file",
@@ -38,6 +40,8 @@ __all__ = [
     "natural_test",
     "partition",
     "partition_hash",
+    "plant",
+    "planted_clusters",
     "quantity",
     "set_aside",
 ]

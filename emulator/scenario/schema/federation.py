@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from emulator.scenario.schema.base import Count, Kind, NonNegative, Positive, Section, Whole
+from emulator.scenario.schema.cohorts import Cohorts
 from emulator.scenario.schema.payload import FullPayload, Payload, Phase, RoundTime
 from emulator.scenario.schema.structure import Star, Superclients
 from emulator.scenario.units import PositiveSeconds
@@ -119,7 +120,11 @@ class Synchronous(Section):
 
     def asked(self, n: int) -> int:
         """floor(participants × over_commitment), of the decimal product."""
-        return int(Decimal(self.wanted(n)) * Decimal(repr(self.over_commitment)))
+        return self.asked_for(self.wanted(n))
+
+    def asked_for(self, wanted: int) -> int:
+        """floor(wanted × over_commitment), of the decimal product."""
+        return int(Decimal(wanted) * Decimal(repr(self.over_commitment)))
 
     @property
     def always_ends(self) -> bool:
@@ -431,7 +436,7 @@ class Federation(Section):
 
     pacing: Annotated[Synchronous | Buffered | Asynchronous | FedSeqInter, Kind]
     selection: Annotated[RandomSelection | AllSelection, Kind] = RandomSelection(kind="random")
-    structure: Annotated[Star | Superclients, Kind] = Star(kind="star")
+    structure: Annotated[Star | Superclients | Cohorts, Kind] = Star(kind="star")
     objective: Annotated[Plain | FedProx | Scaffold | FedDyn | FedMax, Kind] = Plain(kind="plain")
     server_optimizer: Annotated[
         Average | FedAvgM | FedAdagrad | FedAdam | FedYogi | QFedAvg | FedMa, Kind

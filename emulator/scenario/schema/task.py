@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, model_validator
 
 from emulator.scenario.schema.base import Count, InputPath, Kind, Positive, Section, Whole
+from emulator.scenario.schema.planted import LabelGroups, Planted, Rotation
 from emulator.scenario.units import PositiveBytes
 
 MOST_WEIGHTS = 1_000_000_000
@@ -292,7 +293,9 @@ class Pretrained(Section):
 class Task(Section):
     """``client_test`` sets that fraction of each client's samples aside to test on that client;
     natural clients have test samples of their own instead. ``exemplars``: so many test samples of
-    each class are held out for FedSeq's approximator 'conf'; no method is evaluated on them."""
+    each class are held out for FedSeq's approximator 'conf'; no method is evaluated on them.
+    ``planted`` puts the clients into clusters whose data differ in a known way; each cluster has an
+    equal share of the test set."""
 
     dataset: Annotated[
         Digits
@@ -314,6 +317,7 @@ class Task(Section):
         ]
         | None
     ) = None
+    planted: Planted | None = None
     client_test: Share | None = None
     exemplars: Count | None = None
     pretrained: Pretrained | None = None
@@ -395,7 +399,30 @@ class Task(Section):
                 else "the test samples of natural clients are their own"
             )
             raise ValueError(f"exemplars: {reason}; leave exemplars out")
+        if self.planted is not None:
+            self._plantable(self.planted)
         holders = getattr(self.partition, "holders", None)
         if holders is not None and holders > self.clients:
             raise ValueError(f"partition.holders is {holders}, more than {self.clients} clients")
         return self
+
+    def _plantable(self, planted: Section) -> None:
+        kind = getattr(planted, "kind", "")
+        clusters = getattr(planted, "clusters", 0)
+        if clusters > self.clients:
+            raise ValueError(
+                f"planted.clusters is {clusters}, more than the {self.clients} clients"
+            )
+        if isinstance(self.dataset, Shakespeare) and not isinstance(planted, LabelGroups):
+            raise ValueError(f"planted: '{kind}' changes numbers, and shakespeare's data are text")
+        if isinstance(planted, Rotation) and isinstance(self.dataset, Hapt):
+            raise ValueError("planted: 'rotation' turns images, and hapt's samples are signals")
+        given = isinstance(self.partition, Natural | PartitionFile)
+        if isinstance(planted, LabelGroups) and given:
+            assert self.partition is not None
+            raise ValueError(
+                "planted: 'label_groups' says who may hold which classes, and partition "
+                f"'{self.partition.kind}' says it already"
+            )
+        if isinstance(planted, LabelGroups) and getattr(self.partition, "holders", None):
+            raise ValueError("planted: 'label_groups' with partition.holders: leave holders out")

@@ -1,0 +1,314 @@
+"""From a validated scenario and its setting to a federation that is ready to begin: the place where
+the axes are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from emulator import assembly, workload
+from emulator.federation.cost import Cost
+from emulator.federation.payload import Payload
+from emulator.federation.payload.divide_and_conquer import DivideAndConquer
+from emulator.federation.payload.full import full
+from emulator.federation.payload.prepass import PrePass
+from emulator.federation.policy import Policy
+from emulator.federation.server import Server, Waits
+from emulator.federation.structure.cohorts.affinity import Exploration
+from emulator.federation.structure.cohorts.cohort import Cohort
+from emulator.federation.structure.cohorts.coordinator import Coordinator
+from emulator.federation.structure.cohorts.coordinator import Rules as CohortRules
+from emulator.federation.structure.cohorts.partition import Conditions, Progress
+from emulator.federation.structure.cohorts.pool import Pool
+from emulator.federation.structure.formation import Clients, Formation
+from emulator.federation.structure.formation import Cost as PretrainingCost
+from emulator.federation.structure.star import Star
+from emulator.federation.structure.superclients import Superclients
+from emulator.federation.tasks import Tasks
+from emulator.learning import setting as learning_setting
+from emulator.learning.clustering import Sketching
+from emulator.learning.learner import Learner
+from emulator.learning.method import Method
+from emulator.learning.setting import Setting
+from emulator.recording.recorder import Recorder
+from emulator.scenario import Scenario, schema
+from emulator.simulation.clock import Clock
+from emulator.simulation.network import Network
+from emulator.simulation.participation import Participation
+from emulator.simulation.participations import Participations
+from emulator.simulation.population import Population
+
+AnyServer = TypeVar("AnyServer", bound=Server)
+
+
+class Federation(Protocol):
+    """What a run sees of its servers: of one, or of the coordinator of many."""
+
+    clock: Clock
+    tasks: Tasks
+    population: Population
+    stopped: str | None
+
+    @property
+    def waits(self) -> Waits:
+        """Who knows what it needs to go on."""
+
+    @property
+    def version(self) -> int:
+        """The newest."""
+
+    def models(self) -> Mapping[str | None, Any]:
+        """The states that the run ends with, by cohort."""
+
+    def finish(self) -> None:
+        """Close the books at the present instant."""
+
+
+def compose(
+    scenario: Scenario, setting: Setting, world: assembly.World, learner: Learner,
+    recorder: Recorder, on_evaluation: Callable[[Any, float | None], None],
+) -> Federation:  # fmt: skip
+    """The federation of the scenario, at simulated time 0; ``on_evaluation`` hears of each."""
+    parts = _Parts(scenario, setting, world, learner, recorder, on_evaluation)
+    structure = scenario.federation.structure
+    if isinstance(structure, schema.Cohorts):
+        return parts.cohorts(structure)
+    server = parts.server(Server)
+    payload = server.payload
+    if isinstance(structure, schema.Superclients):
+        parts.begin_in_superclients(server, structure)
+        return server
+
+    def ended(p: Participation) -> None:
+        payload.ended(p)
+        server.somebody_is_free()
+
+    parts.tasks.on_end = ended
+    first = parts.first_pacing(server)
+    server.start(Star(parts.tasks, learner, payload), first)
+    server.begin_evaluations()
+    first.start()
+    return server
+
+
+class _Parts:
+    """What all servers of a run have in common, and how one is made."""
+
+    def __init__(
+        self, scenario: Scenario, setting: Setting, world: assembly.World, learner: Learner,
+        recorder: Recorder, on_evaluation: Callable[[Any, float | None], None],
+    ) -> None:  # fmt: skip
+        self.scenario, self.setting, self.world = scenario, setting, world
+        self.learner, self.recorder = learner, recorder
+        self.on_evaluation = on_evaluation
+        federation, system = scenario.federation, scenario.system
+        self.clock, self.policy = Clock(), build_policy(scenario)
+        self.network: Network = assembly.build_network(
+            scenario, self.clock, world.table, world.draws
+        )
+        _, _, self.cost = assembly.build_method(scenario)
+        selection, network = federation.selection, self.network
+        queueing = isinstance(selection, schema.RandomSelection) and selection.busy == "queue"
+        availability = assembly.fresh_availability(world)
+        self.tasks = tasks = Tasks(self.clock, self.policy, world.devices, recorder)
+        self.access = network.access if network.shared else network
+        tasks.participations = participations = Participations(
+            self.clock, availability, network, system.on_offline, tasks.ledger.begun, tasks.ended,
+            tasks.lost, tasks.ledger.lent, self.access,
+        )  # fmt: skip
+        tasks.population = Population(
+            self.clock, availability, setting.samples, world.eligible, participations.at_work,
+            queueing=queueing,
+        )  # fmt: skip
+        travels = federation.batch_norm == "average"
+        self.sizes = full(
+            federation.payload.header, self.cost, setting.profile.size_bytes,
+            setting.profile.statistics_bytes if travels else 0,
+        )  # fmt: skip
+
+    def server(self, kind: type[AnyServer], name: str | None = None) -> AnyServer:
+        """A server of that kind, with a payload and a selector of its own."""
+        scenario, federation = self.scenario, self.scenario.federation
+        selector = assembly.SELECTORS[federation.selection.kind](scenario.seed, name)
+        return kind(
+            self.clock, self.policy, self.network, selector, self.payload(), self.tasks,
+            self.learner, self.recorder, self.on_evaluation,
+        )  # fmt: skip
+
+    def payload(self) -> Payload:
+        return workload.build_payload(
+            self.scenario, self.setting, self.sizes, self.cost, self.clock, self.learner,
+            self.recorder,
+        )  # fmt: skip
+
+    def pacing(self, server: Server) -> Any:
+        federation = self.scenario.federation
+        return assembly.PACINGS[federation.pacing.kind](
+            server, federation.pacing, everyone=federation.selection.kind == "all"
+        )
+
+    def first_pacing(self, server: Server) -> Any:
+        """The pacing, or the pre-pass that comes before it."""
+        pacing, payload = self.pacing(server), server.payload
+
+        def begin() -> None:
+            server.pacing = server.waits = pacing
+            pacing.start()
+
+        if isinstance(payload, DivideAndConquer) and payload.section.prepass is not None:
+            return PrePass(server, payload.section.prepass, payload, begin)
+        return pacing
+
+    # --- superclients ---------------------------------------------------------------------------
+
+    def begin_in_superclients(self, server: Server, section: schema.Superclients) -> None:
+        """Superclients are formed; then the pacing begins."""
+        tasks, learner, payload = self.tasks, self.learner, server.payload
+        superclients = Superclients(section, self.scenario.seed, tasks, learner, payload)
+        superclients.on_free = server.somebody_is_free
+        tasks.on_end = payload.ended
+        first = self.first_pacing(server)
+        server.start(superclients, first)
+        server.begin_evaluations()
+
+        def formed() -> None:
+            server.pacing = server.waits = first
+            first.start()
+
+        server.waits = formation = self.formation(section, superclients, formed)
+        formation.begin()
+
+    def formation(
+        self, section: schema.Superclients, superclients: Superclients, formed: Callable[[], None]
+    ) -> Formation:
+        """How the superclients come about, at which charge."""
+        setting, profile, scenario = self.setting, self.setting.profile, self.scenario
+        clients = Clients(
+            np.flatnonzero(self.world.eligible).tolist(), setting.samples.tolist(), setting.labels
+        )
+        cost, sizes = None, self.sizes
+        if section.pretraining is not None:
+            local = learning_setting.pretraining_local(scenario.local, section.pretraining)
+            up_bytes = sizes.down_bytes  # the whole model, as it came
+            header = scenario.federation.payload.header
+            if isinstance(section.approximator, schema.Clf):
+                layers = section.approximator.layers
+                up_bytes = header + learning_setting.classifier_bytes(setting, layers)
+            work = workload.build_work(local, local, setting.samples, profile, Cost())
+            cost = PretrainingCost(work, sizes.down_bytes, up_bytes, header)
+        return Formation(
+            section, scenario.seed, clients, cost, self.tasks, self.learner, superclients, formed,
+            stop_on_nonfinite=scenario.federation.on_nonfinite == "stop",
+        )  # fmt: skip
+
+    # --- cohorts --------------------------------------------------------------------------------
+
+    def cohorts(self, section: schema.Cohorts) -> Coordinator:
+        """A coordinator with the first cohort."""
+        tasks, learner, pacing = self.tasks, self.learner, self.scenario.federation.pacing
+
+        def spawn(name: str, parent: Cohort | None) -> Cohort:
+            cohort = self.server(Cohort, None if parent is None else name)
+            cohort.entity, cohort.cohort = f"cohort/{name}", name
+            cohort.pool = Pool(tasks.population)
+            cohort.progress = Progress(section.clustering.partition.window)
+            if parent is not None:
+                cohort.state, cohort.version = parent.state, parent.version
+                cohort.first_version = parent.version
+            star = Star(tasks, learner, cohort.payload, cohort.pool, name)
+            cohort.start(star, self.pacing(cohort))
+            return cohort
+
+        def asked_for(participants: int) -> int:
+            if isinstance(pacing, schema.Synchronous):
+                return pacing.asked_for(participants)
+            return participants
+
+        def message_s(client: int, size_bytes: int) -> float:
+            return self.access.durations_s(client, 0, size_bytes)[1]
+
+        n = tasks.population.clients
+        assert not isinstance(pacing, schema.FedSeqInter)
+        in_all = pacing.wanted(n) if isinstance(pacing, schema.Synchronous) else pacing.in_flight
+        auxo = section.clustering
+        rule, explores = auxo.partition, auxo.exploring
+        conditions = Conditions(
+            rule.min_rounds, rule.settled, rule.window, rule.known_share, rule.most_uneven,
+            rule.min_participants, rule.gain, auxo.max_cohorts, rule.at,
+        )  # fmt: skip
+        rules = CohortRules(
+            section, conditions, Exploration(explores.epsilon, explores.decay, explores.floor),
+            asked_for, in_all, message_s,
+        )  # fmt: skip
+        coordinator = Coordinator(
+            rules, self.policy, self.network, tasks, learner, self.recorder, self.setting.planted,
+            spawn, self.on_evaluation,
+        )  # fmt: skip
+        tasks.on_end = coordinator.ended
+        coordinator.begin()
+        return coordinator
+
+
+def build_method(scenario: Scenario, setting: Setting) -> Method:
+    """What the learning plane trains and how it merges."""
+    federation = scenario.federation
+    objective, server_step, _ = assembly.build_method(scenario)
+    pacing, structure = federation.pacing, federation.structure
+    own = setting.client_test
+    tested = [len(samples) for samples in own.indices] if own is not None else []
+    return Method(
+        root=setting.root,
+        seed=scenario.seed,
+        clients=scenario.task.clients,
+        test_samples=0 if setting.dataset is None else len(setting.dataset.test_y),
+        recipe=learning_setting.recipe(scenario.local),
+        objective=objective,
+        server_optimizer=server_step,
+        normalise=pacing.normalise if isinstance(pacing, schema.Buffered) else "weights",
+        batch_norm=federation.batch_norm,
+        tested_clients=tuple(np.flatnonzero(tested).tolist()),
+        chains=isinstance(structure, schema.Superclients),
+        pretraining=learning_setting.pretraining(scenario),
+        recipes=workload.recipes(scenario),
+        layers=tuple(layer.name for layer in setting.profile.layers),
+        sketching=_sketching(scenario, setting),
+        reward=structure.clustering.reward if isinstance(structure, schema.Cohorts) else 0.0,
+    )
+
+
+def _sketching(scenario: Scenario, setting: Setting) -> Sketching | None:
+    """What cohorts take of an update."""
+    structure = scenario.federation.structure
+    if not isinstance(structure, schema.Cohorts):
+        return None
+    sketch = structure.clustering.sketch
+    dimensions = sketch.dimensions if isinstance(sketch, schema.ProjectionSketch) else None
+    last = None
+    if isinstance(sketch, schema.ClassifierSketch) and setting.profile.layers:
+        last = (setting.profile.layers[-1].name,)
+    return Sketching(last, dimensions, scenario.seed)
+
+
+def build_policy(scenario: Scenario) -> Policy:
+    """What the server itself follows."""
+    federation, system, stop = scenario.federation, scenario.system, scenario.stop
+    every, objective = scenario.evaluation.every, federation.objective
+    return Policy(
+        root_seed=scenario.seed,
+        weights=federation.pacing.weights,
+        drop_notice=system.drop_notice,
+        drop_timeout_s=system.drop_timeout,
+        task_failure=system.task_failure,
+        on_nonfinite=federation.on_nonfinite,
+        stop_versions=stop.versions,
+        target_value=stop.target.value if stop.target else None,
+        target_sustain=stop.target.sustain if stop.target else 1,
+        evaluate_every_versions=every.versions if isinstance(every, schema.EveryVersions) else None,
+        evaluate_every_s=every.sim_time if isinstance(every, schema.EveryTime) else None,
+        evaluate_every_hops=every.hops if isinstance(every, schema.EveryHops) else None,
+        evaluate_clients=scenario.evaluation.clients,
+        merged_by_superclients=isinstance(objective, schema.FedDyn)
+        and objective.normaliser == "superclients",
+    )

@@ -1,0 +1,65 @@
+"""The server of one cohort: rounds and versions of its own, on clients that the coordinator sends.
+
+All cohorts share one population and one budget, of which each has an equal part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from emulator.federation.server import Server
+from emulator.federation.structure import Contribution
+from emulator.federation.structure.cohorts.partition import Progress
+from emulator.federation.structure.cohorts.pool import Pool
+from emulator.simulation.participation import Terms
+
+
+class Above(Protocol):
+    """What a cohort tells its coordinator, and asks it."""
+
+    def share(self, n: int) -> int: ...
+
+    def merged(self, cohort: Cohort, taken: Sequence[Contribution], updates: list[Any]) -> None: ...
+
+    def evaluate(self, cohorts: Sequence[Cohort]) -> None: ...
+
+    def stop(self, reason: str) -> None: ...
+
+
+class Cohort(Server):
+    """See the module."""
+
+    cohort: str
+    pool: Pool
+    progress: Progress
+    above: Above
+    born_s = 0.0
+    ended_s: float | None = None
+    first_version = 0
+
+    def share(self, n: int) -> int:
+        """Of ``n`` clients at work in all cohorts those that are this one's."""
+        return self.above.share(n)
+
+    def dispatch(self, contributor: int, terms: Terms) -> Any:
+        """Send the newest version to a client, which leaves the pool for it."""
+        self.pool.waiting.discard(contributor)
+        return super().dispatch(contributor, terms)
+
+    def merge(self, taken: Sequence[Contribution], since_s: float) -> None:
+        """Make the next version; then its participants hear what the coordinator makes of it."""
+        updates = {p.task: p.update for p in taken}
+        super().merge(taken, since_s)
+        ordered = sorted(taken, key=lambda p: (p.client, p.task))
+        self.above.merged(self, ordered, [updates[p.task] for p in ordered])
+
+    def evaluate(self) -> None:
+        """Measure the newest model on the clients of the cohort."""
+        self._evaluation_due = False
+        self.above.evaluate([self])
+
+    def stop(self, reason: str) -> None:
+        """End the run before the next event."""
+        super().stop(reason)
+        self.above.stop(reason)

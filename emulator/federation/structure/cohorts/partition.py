@@ -1,0 +1,140 @@
+"""When a cohort splits in two: Auxo's criteria (§4.4 of the paper, of which only the reasons are
+known), each a condition of its own, so that a log can say which of them does not hold yet.
+
+More cohorts are more alike within, and share the same resources and fewer data each: a split pays
+where heterogeneity falls at least in proportion to the resources.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a partition needs.
+
+    maturity: ``min_rounds`` versions of the cohort, and a mean training loss that falls by no more
+    than ``settled`` times its fall in the cohort's first ``window`` versions; knowledge: sides of
+    ``known_share``·N·0.9^(M − 1) clients each, of which one is at most ``most_uneven`` times the
+    other (the first split is free of that); feasibility: ``min_participants`` for a child's round,
+    and as many of its clients checked in as it asks; gain: heterogeneity times the resources that
+    are left, below ``gain``. ``at``: versions at which a cohort splits whatever these say.
+    """
+
+    min_rounds: int
+    settled: float
+    window: int
+    known_share: float
+    most_uneven: float
+    min_participants: int
+    gain: float
+    max_cohorts: int
+    at: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What one version's participants tell of a cohort: mean squared distance of their updates from
+    the mean of all (``spread``) and of their side (``spread_of_sides``), None where too few have
+    said on which side they are; their mean training ``loss``."""
+
+    spread: float | None
+    spread_of_sides: float | None
+    loss: float | None
+
+
+class Progress:
+    """What a cohort has learned of itself, version by version."""
+
+    def __init__(self, window: int) -> None:
+        self.rounds = 0
+        self.sides: dict[int, int] = {}
+        """The clients whose side is known."""
+        self.present = 0.0
+        """How many of its clients have been there, at work or waiting, at a version on the average.
+        """
+        self._spreads: deque[tuple[float, float]] = deque(maxlen=window)
+        self._losses: list[float] = []
+        self._window = window
+
+    def add(self, quality: Quality) -> None:
+        """Another version has been made."""
+        self.rounds += 1
+        if quality.spread is not None and quality.spread_of_sides is not None:
+            self._spreads.append((quality.spread, quality.spread_of_sides))
+        if quality.loss is not None and np.isfinite(quality.loss):
+            self._losses.append(quality.loss)
+
+    def saw(self, clients: int) -> None:
+        """So many of its clients are there at the version just made."""
+        self.present += (clients - self.present) / self.rounds
+
+    def side_sizes(self) -> tuple[int, int]:
+        """Clients whose side is known to be 0, and 1."""
+        ones = sum(self.sides.values())
+        return len(self.sides) - ones, ones
+
+    def spread_ratio(self) -> float | None:
+        """J² of the sides over J² of the cohort, over the last versions that tell."""
+        if not self._spreads:
+            return None
+        whole, of_sides = map(sum, zip(*self._spreads, strict=True))
+        return float(of_sides / whole) if whole > 0 else None
+
+    def slope_ratio(self) -> float | None:
+        """How fast the loss falls now, of how fast it fell at first; None where that is not known
+        yet. Slopes are those of straight lines through ``window`` losses."""
+        if len(self._losses) < 2 * self._window:
+            return None
+        first = _fall(self._losses[: self._window])
+        if first <= 0:
+            return 0.0  # it never fell: there is nothing to wait for
+        return max(0.0, _fall(self._losses[-self._window :])) / first
+
+
+def _fall(losses: Sequence[float]) -> float:
+    return -float(np.polyfit(np.arange(len(losses)), losses, 1)[0])
+
+
+def missing(
+    conditions: Conditions, progress: Progress, *, cohorts: int, clients: int,
+    asked_by_child: int, participants: tuple[int, int], present: float, learns: bool,
+) -> list[str]:  # fmt: skip
+    """The conditions that do not hold, by name; empty: the cohort is to split now.
+
+    ``cohorts``: M; ``clients``: N; a child's round asks ``asked_by_child``; ``participants`` of a
+    round of the cohort now, and of a child then; ``present``: how many clients of the cohort are
+    checked in or at work on the average. Without learning (``learns``) there is no loss to go by.
+    """
+    found = []
+    sizes = progress.side_sizes()
+    if cohorts >= conditions.max_cohorts:
+        found.append("max_cohorts")
+    if conditions.at is not None:
+        if progress.rounds not in conditions.at:
+            found.append("at")
+        if min(sizes) == 0:
+            found.append("knowledge")
+        return found
+    slope = progress.slope_ratio()
+    settled = not learns or (slope is not None and slope <= conditions.settled)
+    if progress.rounds < conditions.min_rounds or not settled:
+        found.append("maturity")
+    wanted = conditions.known_share * clients * 0.9 ** (cohorts - 1)
+    uneven = cohorts > 1 and max(sizes) > conditions.most_uneven * min(sizes)
+    if min(sizes) < max(1.0, wanted) or uneven:
+        found.append("knowledge")
+    now, then = participants
+    share = min(sizes) / max(1, sum(sizes))
+    if then < conditions.min_participants or share * present < asked_by_child:
+        found.append("feasibility")
+    ratio = progress.spread_ratio()
+    # A child has half of the clients and of their data, whatever the share of the budget is.
+    if ratio is None or ratio * max(2.0, now / max(1, then)) > conditions.gain:
+        found.append("gain")
+    return found

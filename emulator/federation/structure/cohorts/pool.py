@@ -1,0 +1,45 @@
+"""The clients that have checked in to a cohort and wait to be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.simulation.population import Population
+
+
+class Pool:
+    """The candidates of a cohort's selection. Who goes offline is no candidate any more, and
+    checks in again when it is back."""
+
+    def __init__(self, population: Population) -> None:
+        self.waiting: set[int] = set()
+        self._population = population
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are in all: numbers are drawn below it."""
+        return self._population.clients
+
+    def available(self, client: int) -> bool:
+        """Whether the client may be asked now."""
+        return client in self.waiting and self._population.available(client)
+
+    def all_available(self) -> NDArray[np.int64]:
+        """All that may be asked now, ascending."""
+        found = [client for client in sorted(self.waiting) if self._population.available(client)]
+        return np.array(found, dtype=np.int64)
+
+    def enter(self, client: int) -> None:
+        """The client has checked in."""
+        self.waiting.add(client)
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener()
+
+    def at_next_check_in(self, action: Callable[[], None]) -> None:
+        """Call ``action`` once, when the next client checks in."""
+        self._listeners.append(action)
