@@ -30,6 +30,7 @@ from emulator.federation.server_optimizer.fedavgm import fedavgm
 from emulator.federation.server_optimizer.fedma import fedma
 from emulator.federation.server_optimizer.fedyogi import fedyogi
 from emulator.federation.server_optimizer.qfedavg import qfedavg
+from emulator.federation.structure.grouping import Limits, most_superclients
 from emulator.random_streams import purpose_key, uniforms
 from emulator.scenario import schema
 from emulator.scenario.schema import Scenario
@@ -142,6 +143,7 @@ def build_world(scenario: Scenario, samples: NDArray[np.int64]) -> World:
         _eligible(scenario, samples),
         notes,
     )
+    _check_superclients(scenario, samples[world.eligible].tolist())
     pacing = scenario.federation.pacing
     may_pause = scenario.system.on_offline == "pause" and not isinstance(
         scenario.system.availability, schema.Always
@@ -184,6 +186,38 @@ def _eligible(scenario: Scenario, samples: NDArray[np.int64]) -> NDArray[np.bool
             "train or skip, or a partition with min_samples of 1 or more"
         )
     return np.ones(len(samples), dtype=np.bool_)
+
+
+def _check_superclients(scenario: Scenario, held: list[int]) -> None:
+    """Raise :class:`ScenarioError` where clients that hold so many samples cannot make as many
+    superclients as are asked for. How many they do make is known once they are formed, which may
+    take their pre-training."""
+    federation, structure = scenario.federation, scenario.federation.structure
+    if not isinstance(structure, schema.Superclients):
+        return
+    grouping, pacing, payload = structure.grouping, federation.pacing, federation.payload
+    most = most_superclients(held, Limits(grouping.min_samples, grouping.max_clients))
+    wanted = [("federation.structure.grouping", 1)]
+    if isinstance(pacing, schema.Buffered | schema.Asynchronous):
+        wanted.append(("federation.pacing.in_flight", pacing.in_flight))
+    if isinstance(pacing, schema.FedSeqInter) and pacing.walkers is not None:
+        wanted.append(("federation.pacing.walkers", pacing.walkers))
+    if isinstance(pacing, schema.Synchronous) and pacing.too_few != "proceed":
+        # A fraction is one of however many there will be.
+        asked = pacing.asked(most) if pacing.participants is not None else 1
+        wanted.append(("federation.pacing.participants", asked))
+    if isinstance(payload, schema.DivideAndConquer) and payload.prepass is not None:
+        least = 2 if payload.by_value else 1
+        wanted.append(("federation.payload.prepass", payload.prepass.participants or least))
+    for where, number in wanted:
+        if number > most:
+            raise ScenarioError(
+                f"{where} asks for {number} superclient{'s' * (number > 1)}, and {len(held)} "
+                f"clients with {sum(held)} samples make at most {most} superclients by "
+                f"federation.structure.grouping (min_samples: {grouping.min_samples}, max_clients: "
+                f"{grouping.max_clients}); ask "
+                "for fewer, or use a smaller min_samples"
+            )
 
 
 def device_table(

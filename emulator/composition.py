@@ -196,9 +196,7 @@ class _Parts:
             if isinstance(section.approximator, schema.Clf):
                 layers = section.approximator.layers
                 up_bytes = header + learning_setting.classifier_bytes(setting, layers)
-            work = workload.build_work(
-                local, setting.samples, profile.forward_macs, profile.backward_macs, Cost()
-            )
+            work = workload.build_work(local, local, setting.samples, profile, Cost())
             cost = PretrainingCost(work, sizes.down_bytes, up_bytes, header)
         return Formation(
             section, scenario.seed, clients, cost, self.tasks, self.learner, superclients, formed,

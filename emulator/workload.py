@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.federation.cost import Cost
-from emulator.federation.payload import Payload, WorkOf
+from emulator.federation.payload import LOCAL_RATE, Payload, WorkOf
 from emulator.federation.payload.divide_and_conquer import DivideAndConquer
 from emulator.federation.payload.full import Full, Sizes
 from emulator.federation.payload.holdings import Model
@@ -37,24 +36,34 @@ class Macs(Protocol):
 
 
 def build_work(
+    usual: schema.Local,
     local: schema.Local,
     samples: NDArray[np.int64],
-    forward_macs: int,
-    backward_macs: int,
+    profile: Macs,
     cost: Cost,
-) -> Callable[[int], Work]:
-    """What one task of a client computes."""
+    part_macs: int | None = None,
+) -> WorkOf:
+    """What one task of a client computes that trains as ``local`` says; ``usual`` is the scenario's
+    own ``local``. Where a part of the model is trained, a sample's backward pass has ``part_macs``
+    multiply-accumulates (0: nothing is trained)."""
+    whole = profile.forward_macs + profile.backward_macs
+    part = whole if part_macs is None else profile.forward_macs + part_macs
+    macs = 0 if part_macs == 0 else part
+    share = macs / whole if whole else 1.0
 
     def work(n: int) -> Work:
+        trained = 0 if part_macs == 0 else trained_samples(local, n)
+        as_usual = trained_samples(usual, n)
+        # A client without samples has its scripted time all the same, and a part a share of that.
+        of_local = trained * macs / (as_usual * whole) if as_usual and whole else share
         return Work(
-            trained_samples(local, n),
-            cost.training_passes * n,
-            forward_macs + backward_macs,
-            cost.forward_passes * n,
-            forward_macs,
-        )
+            trained, cost.training_passes * n, macs, cost.forward_passes * n, profile.forward_macs,
+            share, of_local, as_usual,
+        )  # fmt: skip
 
-    return _by_samples(samples, work)
+    held: list[int] = samples.tolist()
+    known = {n: work(n) for n in set(held)}
+    return lambda client: known[held[client]]
 
 
 def trained_samples(local: schema.Local, n: int) -> int:
@@ -65,36 +74,6 @@ def trained_samples(local: schema.Local, n: int) -> int:
         return local.steps * local.batch_size
     assert local.epochs is not None
     return local.epochs * (max(n, local.batch_size) if local.short_clients == "pad" else n)
-
-
-def _by_samples(samples: NDArray[np.int64], work: Callable[[int], Work]) -> Callable[[int], Work]:
-    held: list[int] = samples.tolist()
-    known = {n: work(n) for n in set(held)}
-    return lambda client: known[held[client]]
-
-
-def build_part_work(
-    usual: schema.Local,
-    local: schema.Local,
-    samples: NDArray[np.int64],
-    profile: Macs,
-    backward_macs: int,
-    cost: Cost,
-) -> Callable[[int], Work]:
-    """What a task computes that trains a part as ``local`` says, with so many multiply-accumulates
-    of a sample's backward pass (0: nothing is trained); ``usual`` is the scenario's ``local``."""
-    whole = profile.forward_macs + profile.backward_macs
-    macs = profile.forward_macs + backward_macs if backward_macs else 0
-
-    def work(n: int) -> Work:
-        trained = trained_samples(local, n) if macs else 0
-        as_usual = trained_samples(usual, n)
-        return Work(
-            trained, 0, macs, cost.forward_passes * n, profile.forward_macs, macs / whole,
-            trained * macs / (as_usual * whole) if as_usual else 0.0,
-        )  # fmt: skip
-
-    return _by_samples(samples, work)
 
 
 def phases(scenario: Scenario) -> dict[str, schema.Local]:
@@ -122,6 +101,24 @@ def phases(scenario: Scenario) -> dict[str, schema.Local]:
     return {}
 
 
+def rates(scenario: Scenario) -> dict[str, str]:
+    """The key of the scenario that sets the learning rate of each of :func:`phases`."""
+    federation = scenario.federation
+    payload, optimizer = federation.payload, federation.server_optimizer
+    if isinstance(payload, schema.DivideAndConquer):
+        of_prepass = payload.prepass is not None and payload.prepass.lr is not None
+        return {
+            "feature_learning": "federation.payload.feature_learning.lr",
+            "fine_tuning": "federation.payload.fine_tuning.lr",
+            "prepass": "federation.payload.prepass.lr" if of_prepass else LOCAL_RATE,
+        }
+    assert isinstance(optimizer, schema.FedMa)
+    where = "federation.server_optimizer"
+    again = LOCAL_RATE if optimizer.retraining is None else f"{where}.retraining.lr"
+    last = again if optimizer.last_layer is None else f"{where}.last_layer.lr"
+    return {"first_layer": LOCAL_RATE, "retraining": again, "last_layer": last}
+
+
 def _local_of(local: schema.Local, phase: schema.Phase | schema.PrePass) -> schema.Local:
     """``local`` with the epochs and the rate of a phase."""
     optimizer = local.optimizer
@@ -144,13 +141,12 @@ def build_payload(
     federation, clients = scenario.federation, scenario.task.clients
     by_phase = phases(scenario)
     if not by_phase:
-        work = build_work(local, samples, profile.forward_macs, profile.backward_macs, cost)
-        return Full(sizes, work)
+        return Full(sizes, build_work(local, local, samples, profile, cost))
 
     @cache
     def work_of(recipe: str, layers: tuple[str, ...]) -> WorkOf:
         macs = setting.backward_macs(layers)
-        return build_part_work(local, by_phase[recipe], samples, profile, macs, cost)
+        return build_work(local, by_phase[recipe], samples, profile, cost, macs)
 
     layers, travels = profile.layers, federation.batch_norm == "average"
     model = Model(
@@ -158,6 +154,7 @@ def build_payload(
         tuple(x.size_bytes + travels * x.statistics_bytes for x in layers),
         tuple(layer.parameters for layer in layers),
         work_of,
+        rates(scenario),
     )
     section = federation.payload
     if isinstance(section, schema.DivideAndConquer):

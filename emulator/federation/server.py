@@ -17,7 +17,7 @@ from emulator.errors import InternalError, PolicyStop
 from emulator.federation.payload import Payload
 from emulator.federation.policy import Policy
 from emulator.federation.selection import Selector
-from emulator.federation.structure import Contribution, Structure
+from emulator.federation.structure import Contribution, Structure, Trained, trained
 from emulator.federation.tasks import Tasks
 from emulator.learning_interface import Learner
 from emulator.recording.recorder import Recorder
@@ -96,8 +96,8 @@ class Server:
         self._on_evaluation = on_evaluation
         self._turn = 0
         self._waiting: Timer | None = None
-        self._unsurfaced: list[tuple[str, list[tuple[int, int, float]]]] = []
-        self._surfaced: set[tuple[int, int, float]] = set()
+        self._unsurfaced: list[tuple[str, list[Trained]]] = []
+        self._surfaced: set[Trained] = set()
         self._evaluated: str | None = None
         self._evaluation_due = False
         self._above_target = 0
@@ -205,7 +205,7 @@ class Server:
         updates = [p.update for p in group]
         clients = [p.client for p in group] if layers is not None else ()
         state = self.learner.aggregate(state, updates, weights, discounts, n, layers, clients)
-        self.watch_finite(state, [(p.client, p.version, p.dispatched_s) for p in group])
+        self.watch_finite(state, [trained(p) for p in group])
         return state
 
     @property
@@ -220,8 +220,8 @@ class Server:
         n = self._contributors
         return self.learner.aggregate(self.state, updates, weights, discounts, n)
 
-    def watch_finite(self, state: Any, contributions: list[tuple[int, int, float]]) -> None:
-        """Name who is not finite once ``state`` is computed: (number, version, dispatched_s)."""
+    def watch_finite(self, state: Any, contributions: list[Trained]) -> None:
+        """Name who is not finite once ``state`` is computed."""
         if self.learner.learns:
             self._unsurfaced.append((state.id.partition(".")[0], contributions))
 
@@ -313,21 +313,22 @@ class Server:
                 self.name_nonfinite(contributions[position])
         self._unsurfaced.clear()
 
-    def name_nonfinite(self, found: tuple[int, int, float]) -> None:
-        """An update has turned out not to be finite: (number, version, dispatched_s)."""
+    def name_nonfinite(self, found: Trained) -> None:
+        """An update has turned out not to be finite."""
         if found in self._surfaced:
             return
         self._surfaced.add(found)
-        (number, version, dispatched_s), who = found, self.structure.contributor
+        who = self.structure.contributor
         self.recorder.event(
-            self.clock.now, "nonfinite", f"{who}/{number}", version=version,
-            dispatched_s=dispatched_s,
+            self.clock.now, "nonfinite", f"{who}/{found.number}", version=found.version,
+            dispatched_s=found.dispatched_s,
         )  # fmt: skip
         if self.policy.on_nonfinite == "stop":
             raise PolicyStop(
-                f"the update of {who} {number}, trained from version {version} and dispatched at "
-                f"simulated time {dispatched_s!r} s, is not finite, and federation.on_nonfinite is "
-                "'stop' (allowed: drop, stop); a smaller learning rate helps"
+                f"the update of {who} {found.number}, trained from version {found.version} and "
+                f"dispatched at simulated time {found.dispatched_s!r} s, is not finite, and "
+                "federation.on_nonfinite is 'stop' (allowed: drop, stop); a smaller "
+                f"{found.rate} helps"
             )
 
     # --- the end ------------------------------------------------------------------------------

@@ -398,11 +398,9 @@ def _divergence(
     found = []
     for layer in config.layers:
         where = bench.layout.positions((layer,))["model"].to(base.device)
-        alone = len(changes) < 2  # there is nobody to be compared with
-        vectors = None if alone else torch.stack([c[where].double() for c in changes])
-        if vectors is not None and config.on == "weights":
-            vectors += base[where].double()
-        found.append(None if vectors is None else divergence(vectors, config.metric, weights))
+        start = base[where].double() if config.on == "weights" else 0.0
+        rows = [change[where].double() + start for change in changes]
+        found.append(divergence(torch.stack(rows), config.metric, weights) if rows else None)
     return Result({}, {"divergence": found, "nonfinite": nonfinite})
 
 

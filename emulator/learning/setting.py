@@ -27,7 +27,6 @@ from emulator.learning.executors.inline import Inline
 from emulator.learning.executors.lanes import StepProgram, step_program
 from emulator.learning.executors.processes import Processes
 from emulator.learning.lineage import canonical, identity
-from emulator.learning.methods import fedma
 from emulator.learning.methods.fedseq import classifier_weights, exemplars
 from emulator.learning.models import build_model, resolve_callable
 from emulator.learning.models.pretrained import load_pretrained
@@ -45,6 +44,7 @@ from emulator.learning.partitions import (
     set_aside,
 )
 from emulator.learning.pretraining import Pretraining
+from emulator.learning.probes import Sample, check_methods
 from emulator.learning.profile import Profile, backward_macs_of, profile_model
 from emulator.learning.training import Layout, Recipe, running_norms
 from emulator.scenario.schema import (
@@ -55,7 +55,6 @@ from emulator.scenario.schema import (
     DeclaredData,
     DeclaredModel,
     Execution,
-    FedMa,
     LabelGroups,
     Local,
     Natural,
@@ -92,7 +91,7 @@ class Setting:
     client_test: ClientTest | None = None
     pretraining_model: torch.nn.Module | None = None
     exemplars: tuple[NDArray[Any], NDArray[np.int64]] | None = None
-    sample: tuple[tuple[int, ...], int, bool] = ((), 0, False)
+    sample: Sample = ((), 0, False)
     planted: NDArray[np.int64] | None = None
 
     def backward_macs(self, layers: Collection[str]) -> int:
@@ -150,8 +149,8 @@ def build(scenario: Scenario) -> Setting:
             declared.classes,
             is_text=isinstance(task.model, CharLstm),
         )
-        _check_matched(model, profile, scenario)
         sample = (declared.input_shape, declared.classes, isinstance(task.model, CharLstm))
+        check_methods(model, [x.name for x in profile.layers], sample, scenario.federation)
         return Setting(samples, profile, root, [], None, model, sample=sample, planted=planted)
     dataset = _dataset(task.dataset.model_dump())
     dataset, held_out = _hold_out(dataset, task.exemplars, seed)
@@ -169,7 +168,8 @@ def build(scenario: Scenario) -> Setting:
     given = [] if task.pretrained is None else [load_pretrained(model, task.pretrained)]
     _check_batch_norm(model, scenario.federation.batch_norm)
     profile = profile_model(model, dataset.input_shape, dataset.classes, is_text=dataset.is_text)
-    _check_matched(model, profile, scenario)
+    sample = (dataset.input_shape, dataset.classes, dataset.is_text)
+    check_methods(model, [x.name for x in profile.layers], sample, scenario.federation)
     held = [partition_hash(parts), *given]
     if client_test is not None:
         held.append(partition_hash(client_test.indices))
@@ -184,7 +184,6 @@ def build(scenario: Scenario) -> Setting:
         )
         if isinstance(structure.approximator, Clf):
             classifier_weights(model, structure.approximator.layers)  # refused before anything runs
-    sample = (dataset.input_shape, dataset.classes, dataset.is_text)
     return Setting(
         samples, profile, root, parts, dataset, model, client_test, pretraining_model, held_out,
         sample, planted,
@@ -249,12 +248,6 @@ def _initialized(
         options = {"callable": options["callable"], **options["options"]}
     with torch_stream(seed, stream):
         return build_model(kind, input_shape, classes, **options)
-
-
-def _check_matched(model: torch.nn.Module, profile: Profile, scenario: Scenario) -> None:
-    """Raise :class:`ScenarioError` for a model that FedMA cannot match."""
-    if isinstance(scenario.federation.server_optimizer, FedMa):
-        fedma.check(model, [layer.name for layer in profile.layers])
 
 
 def _check_batch_norm(model: torch.nn.Module, choice: str | None) -> None:

@@ -80,6 +80,7 @@ class Layout:
         self._counts = [b for b in buffers if not b.is_floating_point()]
         self._statistics_sizes = [b.numel() for b in self._statistics]
         self.initial_statistics = self.statistics()
+        self._positions: dict[tuple[str, ...], dict[str, Tensor]] = {}
 
     def flatten(self) -> Tensor:
         """The module's parameters as one new vector [P]."""
@@ -118,13 +119,18 @@ class Layout:
 
     def positions(self, layers: Sequence[str]) -> dict[str, Tensor]:
         """Where these layers lie in the flat vectors: ``model`` [positions in 0..P-1], and those in
-        ``statistics`` and ``counts``. Sorted, int64, on the CPU."""
-        sizes = {"model": list(zip(self.names, self.sizes, strict=True)), "statistics": [],
-                 "counts": []}  # fmt: skip
-        for name, buffer in self.model.named_buffers():
-            key = "statistics" if buffer.is_floating_point() else "counts"
-            sizes[key].append((name, buffer.numel()))
-        return {key: _ranges(named, layers) for key, named in sizes.items()}
+        ``statistics`` and ``counts``. Sorted, int64, on the CPU; not to be changed, for they are
+        found once."""
+        known = self._positions.get(key := tuple(layers))
+        if known is None:
+            sizes = {"model": list(zip(self.names, self.sizes, strict=True)), "statistics": [],
+                     "counts": []}  # fmt: skip
+            for name, buffer in self.model.named_buffers():
+                kind = "statistics" if buffer.is_floating_point() else "counts"
+                sizes[kind].append((name, buffer.numel()))
+            known = {kind: _ranges(named, layers) for kind, named in sizes.items()}
+            self._positions[key] = known
+        return known
 
     def load(self, flat: Tensor, statistics: Mapping[str, Tensor] | None = None) -> None:
         """Overwrite the module's parameters by the flat vector [P], and its running statistics by

@@ -56,7 +56,7 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> S
     keeps its text; each line of it is a fault, and one that begins with the path of a value, as
     the file has it, is put at that value.
     """
-    items: list[Any] = error.errors(include_url=False)
+    items: list[Any] = [i for i in error.errors(include_url=False) if not _short_of_wrong(i)]
     sites = [(_site(model, source, item["loc"]), item) for item in items]
     faults: list[_Fault] = []
     for site, item in _meant(sites, source):
@@ -149,6 +149,14 @@ def _member(union: Expected, name: str) -> Expected | None:
         if name == written or name.partition("[")[0] == written.partition("[")[0].casefold():
             return member
     return None
+
+
+def _short_of_wrong(item: Any) -> bool:
+    """Whether a list is too short only because pydantic does not count its items that are wrong,
+    each of which has a complaint of its own."""
+    if item["type"] != "too_short" or not isinstance(item["input"], list | tuple):
+        return False
+    return bool(len(item["input"]) >= item["ctx"]["min_length"])
 
 
 def _meant(found: list[tuple[_Site, Any]], source: Source) -> Iterator[tuple[_Site, Any]]:

@@ -27,8 +27,8 @@ class Work:
     of one such.
 
     Where a part of the model is trained, ``of_sample`` is what a sample takes of what one of the
-    whole model's training does, and ``of_local`` what the task takes of one that trains the whole
-    model as the scenario's ``local`` says."""
+    whole model's training does, and ``of_local`` what the training takes of one that trains the
+    whole model as the scenario's ``local`` says, on ``usual_samples``."""
 
     samples: int
     extra_samples: int
@@ -37,6 +37,7 @@ class Work:
     forward_macs: int = 0
     of_sample: float = 1.0
     of_local: float = 1.0
+    usual_samples: int = 0
 
 
 class Speed(Protocol):
@@ -78,7 +79,8 @@ class MacsSpeed:
 class ScriptedSpeed:
     """A task's training takes what was written; extra passes lengthen it in proportion, a forward
     pass by a third of a sample's training, as in FedScale's formula. One that trains a part of the
-    model, or by another recipe, takes as much of it as its operations are of the usual ones."""
+    model, or by another recipe, takes as much of it as its operations are of the usual ones; one
+    that trains nothing takes its extra passes only."""
 
     def __init__(self, training_s: Sequence[float]) -> None:
         self._training_s = list(training_s)
@@ -86,9 +88,7 @@ class ScriptedSpeed:
     def seconds(self, client: int, work: Work) -> float:
         seconds = self._training_s[client]
         extra = work.extra_samples + work.forward_samples / 3
-        if extra and work.samples:
-            return seconds * work.of_local * (1 + extra / (work.samples * work.of_sample))
-        return seconds * work.of_local
+        return seconds * (work.of_local + extra / work.usual_samples if extra else work.of_local)
 
 
 class Devices:

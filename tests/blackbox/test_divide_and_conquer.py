@@ -6,7 +6,6 @@ The model is an MLP of 4-6-3 values: 30 parameters (120 bytes) in its first laye
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -441,6 +440,47 @@ def test_refused_with_a_pacing(lab: Lab, reason: str) -> None:
     assert reason in lab.failed_run(divided(4, pacing, payload=payload))
 
 
+@pytest.mark.parametrize("schedule", [["A"], ["B", "B"]])
+def test_slots_may_be_refilled_at_the_aggregation_of_the_only_part(
+    lab: Lab, schedule: list[str]
+) -> None:
+    """Four in flight fill a buffer of three, where all of them train the same part."""
+    pacing = buffered(4, 3, refill="at_aggregation")
+    times = [10.0, 11.0, 12.0, 13.0]
+    run = lab.run(divided(4, pacing, training=times, versions=6, payload={"schedule": schedule}))
+    assert [len(event["tasks"]) for event in run.of("aggregate")] == [3] * 6
+    assert {event["part"] for event in run.of("dispatch")} == {schedule[0]}
+
+
+def test_a_pre_pass_of_all_superclients_waits_for_one_member_of_each(lab: Lab) -> None:
+    """Of four clients in two superclients never more than two are online, and from 100 s on one of
+    each; a star would wait for all four for ever, and is refused."""
+    config = divided(4, synchronous(2), versions=2, payload={"prepass": PREPASS})
+    config["system"].update(on_offline="drop", drop_notice="at_once")
+    config["federation"]["structure"] = {
+        "kind": "superclients", "grouping": {"kind": "random", "min_samples": 20}, "hop": "p2p",
+        "absent": {"kind": "swap", "timeout": 0.0},
+    }  # fmt: skip
+    groups = lab.run(config, out="groups").of("superclients")[0]["groups"]
+    assert [len(group) for group in groups] == [2, 2]
+    early = {*groups[0]}
+    away = {groups[0][1], groups[1][1]}
+    config["system"]["availability"] = {
+        "kind": "scripted", "period": 1000.0, "at_end": "wrap",
+        "sessions": [
+            [[0.0, 50.0]] * (client in early) + [[100.0, 900.0]] * (client not in away)
+            for client in range(4)
+        ],
+    }  # fmt: skip
+    run = lab.run(config, out="waits")
+    first = run.of("round")[0]
+    assert (first["t"], first["phase"], first["asked"]) == (100.0, "prepass", 2)
+    assert len(run.table("versions")) == 2
+    del config["federation"]["structure"]
+    message = lab.failed_run(config, out="star")
+    assert "would wait for an instant at which all 4 clients are online" in message
+
+
 def test_one_layer_is_nothing_to_divide(lab: Lab) -> None:
     config = divided()
     config["task"]["model"] = {"kind": "logistic"}
@@ -515,7 +555,49 @@ def test_what_is_not_finite_in_a_pre_pass_is_named(lab: Lab) -> None:
     assert "is not finite" in lab.failed_run(config, exit_code=3, out="stop")
     config = learning({"kind": "threshold"}, 1, prepass=prepass)
     message = lab.failed_run(config, exit_code=1, out="by-value")
-    assert "the divergence needs finite updates of two clients or more" in message
+    assert "the divergence needs finite updates of two clients with samples or more" in message
+    assert "of the 5 of the pre-pass, 5 are not finite and 0 come from who has no sample" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("federation.payload.feature_learning.lr", {"feature_learning": {"epochs": 1, "lr": 1e38}}),
+        ("federation.payload.fine_tuning.lr", {"fine_tuning": {"epochs": 1, "lr": 1e38}}),
+        ("federation.payload.prepass.lr", {"prepass": {**PREPASS, "lr": 1e38}}),
+        ("local.optimizer.lr", {"prepass": PREPASS}),
+    ],
+)  # fmt: skip
+def test_the_rate_that_is_too_large_is_named(lab: Lab, key: str, options: Config) -> None:
+    config = learning({"kind": "fixed", "layer": 3}, 4, **{"prepass": None, **options})
+    config["federation"]["on_nonfinite"] = "stop"
+    if key == "local.optimizer.lr":
+        config["local"]["optimizer"]["lr"] = 1e38
+    assert f"a smaller {key} helps" in lab.failed_run(config, exit_code=3)
+    if "prepass" in options:  # that nothing finite comes of it ends a run by divergence anyway
+        config["federation"]["payload"]["split"] = {"kind": "threshold"}
+        config["federation"]["on_nonfinite"] = "drop"
+        assert f"or say a smaller {key}" in lab.failed_run(config, exit_code=1, out="threshold")
+
+
+@pytest.mark.parametrize("metric", ["pairwise", "to_mean"])
+def test_clients_without_samples_have_no_part_in_the_divergence(lab: Lab, metric: str) -> None:
+    """Two of five hold all data: the divergence is that of the two, where they are alone."""
+    prepass = {**PREPASS, "metric": metric}
+    found = []
+    for clients in (5, 2):
+        config = learning({"kind": "threshold"}, 1, prepass=prepass)
+        config["task"]["clients"] = clients
+        config["task"]["partition"] = {"kind": "iid", "holders": 2}
+        config["federation"]["pacing"] = synchronous(clients)
+        run = lab.run(config, out=f"of-{clients}")
+        found.append([float(value) for value in run.column("layers", "divergence")])
+    assert found[0] == found[1]
+    config["task"]["clients"] = 3
+    config["task"]["partition"]["holders"] = 1
+    config["federation"]["pacing"] = synchronous(3)
+    message = lab.failed_run(config, exit_code=1, out="one")
+    assert "of the 3 of the pre-pass, 0 are not finite and 2 come from who has no sample" in message
 
 
 def test_layers_that_several_splits_have_trained_take_one_step(
@@ -617,25 +699,31 @@ def test_fedmax_in_lanes_as_one_by_one(lab: Lab) -> None:
         assert abs(found["c"][name] - value).max() > 1e-3
 
 
-def test_fedmax_needs_a_linear_layer_at_the_end(lab: Lab) -> None:
-    (lab.folder / "odd.py").write_text(
+@pytest.mark.parametrize("executor", ["inline", "batched"])
+def test_fedmax_needs_a_linear_layer_at_the_end(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    """What is behind the head may do nothing but in training."""
+    (lab.folder / f"ends_{executor}.py").write_text(
         "from torch import nn\n\n"
-        "def odd(input_shape, classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes), nn.ReLU())\n"
+        "def ends(input_shape, classes, behind):\n"
+        "    layers = [nn.Flatten(), nn.Linear(64, classes), getattr(nn, behind)()]\n"
+        "    return nn.Sequential(*layers)\n"
     )
+    monkeypatch.syspath_prepend(str(lab.folder))
     config = digits(4, synchronous(4), versions=1)
-    config["task"]["model"] = {"kind": "custom", "callable": "odd:odd"}
+    config["execution"] = {"executor": executor}
     config["federation"]["objective"] = {"kind": "fedmax", "beta": 2.0}
-    path = lab.write(config)
-    assert json.dumps(config)
-    import sys
-
-    sys.path.insert(0, str(lab.folder))
-    try:
-        message = lab.failed_run(path, exit_code=1)
-    finally:
-        sys.path.remove(str(lab.folder))
-    assert "the logits of task.model do not come from one" in message
+    for behind in ("ReLU", "Dropout"):
+        config["task"]["model"] = {
+            "kind": "custom", "callable": f"ends_{executor}:ends", "options": {"behind": behind},
+        }  # fmt: skip
+        message = lab.failed_run(config)
+        assert "the logits of task.model do not come from one" in message
+        assert not (lab.folder / "run").exists()
+    if executor == "inline":
+        config["task"]["model"]["options"]["behind"] = "Identity"
+        lab.run(config)
 
 
 # --- what goes with it ----------------------------------------------------------------------------
@@ -687,6 +775,40 @@ def test_qfedavg_beside_it_is_charged(lab: Lab) -> None:
     assert times == pytest.approx([10 * (84 / 102 + 1 / 3), 10 * (60 / 102 + 1 / 3)])
     assert {int(row["control_bytes"]) for row in run.table("updates")} == {CONTROL + 4}
     assert int(run.tasks(0)[0]["bytes_up"]) == HEADER + 4 + A
+
+
+@pytest.mark.parametrize(
+    ("devices", "forward_s"),
+    [({"kind": "scripted", "training": [10.0]}, 10 / 3),
+     ({"kind": "fedscale", "path": "devices.csv"}, 10 * 0.1),
+     ({"kind": "macs", "path": "devices.csv", "reference_macs": 42}, 10 * 0.1)],
+)  # fmt: skip
+def test_the_pass_before_a_training_of_nothing_is_charged(
+    lab: Lab, devices: Config, forward_s: float
+) -> None:
+    """q-FedAvg's forward pass is over the whole model, and comes with an empty part too."""
+    (lab.folder / "devices.csv").write_text(
+        "client_id,computation_ms_per_sample,communication_kbps\n1,100.0,1000.0\n"
+    )
+    config = divided(1, versions=2, payload={"split": {"kind": "fixed", "layer": 2}})
+    config["system"]["devices"] = devices
+    config["federation"]["server_optimizer"] = {"kind": "qfedavg"}
+    whole, empty = lab.run(config).tasks(0)
+    took = [float(row["trained_s"]) - float(row["downloaded_s"]) for row in (whole, empty)]
+    training_s = took[0] - forward_s
+    assert took[1] == pytest.approx(forward_s)
+    assert training_s > 2 * forward_s
+
+
+def test_a_client_without_samples_takes_the_share_of_the_part(lab: Lab) -> None:
+    """Of the time that is scripted for it, as with the whole model."""
+    config = divided(1, versions=2, payload={"feature_learning": {"epochs": 4, "lr": 0.1}})
+    config["task"]["dataset"]["samples_per_client"] = 0
+    took = [float(r["trained_s"]) - float(r["downloaded_s"]) for r in lab.run(config).tasks(0)]
+    assert took == pytest.approx([10 * 84 / 102, 10 * 60 / 102])
+    config["federation"]["payload"] = {"kind": "full"}
+    whole = lab.run(config, out="whole").tasks(0)[0]
+    assert float(whole["trained_s"]) == 10.0
 
 
 def test_updates_are_discounted_by_the_staleness_of_their_part(

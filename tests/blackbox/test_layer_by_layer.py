@@ -54,7 +54,8 @@ def test_bytes_and_operations_of_each_sub_round_by_hand(lab: Lab) -> None:
                 # The layer that was matched before, and where its units are (4 bytes each).
                 down = SIZES[layer - 1] + (0 if layer == 0 else 4 * (6, 5)[layer - 1])
             assert int(row["bytes_down"]) == HEADER + down
-            assert int(row["bytes_up"]) == HEADER + SIZES[layer]
+            # With the last layer goes how many samples of each of 3 classes the client holds.
+            assert int(row["bytes_up"]) == HEADER + SIZES[layer] + (4 * 3 if layer == 2 else 0)
             took = float(row["trained_s"]) - float(row["downloaded_s"])
             assert took == pytest.approx(seconds[layer])
     parts = [event["part"] for event in run.of("dispatch")]
@@ -64,7 +65,7 @@ def test_bytes_and_operations_of_each_sub_round_by_hand(lab: Lab) -> None:
 def test_a_round_is_one_model_each_way_in_as_many_sub_rounds_as_layers(lab: Lab) -> None:
     run = lab.run(matched(versions=9))
     second = [row for row in run.table("updates") if int(row["version"]) in (3, 4, 5)]
-    up = sum(int(row["bytes_up"]) - HEADER for row in second)
+    up = sum(int(row["bytes_up"]) - HEADER - 12 * (row["version"] == "5") for row in second)
     down = sum(int(row["bytes_down"]) - HEADER - 4 * (0, 6, 5)[int(row["version"]) - 3]
                for row in second)  # fmt: skip
     assert up == down == 3 * sum(SIZES)
@@ -96,8 +97,8 @@ def test_the_model_changes_with_every_last_sub_round_and_learns(lab: Lab) -> Non
     assert accuracy[-1] > 0.8
 
 
-def test_other_draws_of_the_order_are_another_seed(lab: Lab) -> None:
-    """Same seed, same weights; whatever the executor."""
+def test_every_executor_gives_the_same_model(lab: Lab) -> None:
+    """To the bit one by one and in processes; in lanes sums are taken in another order."""
     found = []
     for out, executor in (("a", "inline"), ("b", "processes"), ("c", "batched")):
         config = learning(6)
@@ -107,6 +108,22 @@ def test_other_draws_of_the_order_are_another_seed(lab: Lab) -> None:
     for name, value in found[0].items():
         assert (value == found[1][name]).all()
         assert abs(value - found[2][name]).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("key", "options"),
+    [
+        ("local.optimizer.lr", {}),
+        ("federation.server_optimizer.retraining.lr", {"retraining": {"epochs": 1, "lr": 1e38}}),
+        ("federation.server_optimizer.last_layer.lr", {"last_layer": {"epochs": 1, "lr": 1e38}}),
+    ],
+)  # fmt: skip
+def test_the_rate_that_is_too_large_is_named(lab: Lab, key: str, options: Config) -> None:
+    config = learning(3, **options)
+    config["federation"]["on_nonfinite"] = "stop"
+    if not options:
+        config["local"]["optimizer"]["lr"] = 1e38
+    assert f"a smaller {key} helps" in lab.failed_run(config, exit_code=3)
 
 
 REFUSED: dict[str, Config] = {
@@ -127,20 +144,48 @@ def test_refused_with_the_reason(lab: Lab, reason: str) -> None:
     assert reason in lab.failed_run(config)
 
 
-def test_a_model_whose_layers_do_not_feed_each_other_is_refused(lab: Lab) -> None:
-    config = learning(3)
-    config["task"]["model"] = {"kind": "char_lstm"}
-    assert "char_lstm" in lab.failed_run(config)
+@pytest.mark.parametrize("kind", ["resnet8", "char_lstm", "conv1d"])
+def test_a_model_whose_layers_do_not_feed_each_other_is_refused(lab: Lab, kind: str) -> None:
     config = matched()
     config["task"]["dataset"].update(input_shape=[3, 8, 8])
-    config["task"]["model"] = {"kind": "resnet8"}
-    config["federation"]["batch_norm"] = "freeze"
-    assert "which model 'resnet8' is not made of" in lab.failed_run(config)
+    config["task"]["model"] = {"kind": kind}
+    if kind == "resnet8":
+        config["federation"]["batch_norm"] = "freeze"
+    assert f"which model '{kind}' is not made of" in lab.failed_run(config)
 
 
-def test_clients_that_are_lost_are_refused(lab: Lab) -> None:
-    sessions = [[[0.0, 500.0]]] * 3
+def test_a_model_of_ones_own_that_is_not_matched_is_refused_at_the_start(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sizes fit, but a connection goes past a layer."""
+    (lab.folder / "past.py").write_text(
+        "from torch import nn\n\n"
+        "class Past(nn.Module):\n"
+        "    def __init__(self, input_shape, classes):\n"
+        "        super().__init__()\n"
+        "        self.first, self.second = nn.Linear(64, 8), nn.Linear(8, 8)\n"
+        "        self.last = nn.Linear(8, classes)\n\n"
+        "    def forward(self, x):\n"
+        "        h = self.first(x.flatten(1)).relu()\n"
+        "        return self.last(h + self.second(h).relu())\n"
+    )
+    monkeypatch.syspath_prepend(str(lab.folder))
+    config = learning(3)
+    config["task"]["model"] = {"kind": "custom", "callable": "past:Past"}
+    message = lab.failed_run(config)
+    assert "with the units of layer 'first' of task.model in another order" in message
+    assert not (lab.folder / "run").exists()
+
+
+def test_clients_that_are_lost_are_refused_and_those_that_pause_are_waited_for(lab: Lab) -> None:
+    """Client 1 is away from 50 s to 80 s, in the first of three sub-rounds."""
+    sessions = [[[0.0, 900.0]], [[0.0, 50.0], [80.0, 900.0]], [[0.0, 900.0]]]
     message = lab.failed_run(matched(sessions=sessions, on_offline="drop", drop_notice="at_once"))
     assert "loses some; say pause or continue" in message
-    run: RunFiles = lab.run(matched(sessions=sessions, on_offline="pause", versions=3), out="ok")
-    assert len(run.table("versions")) == 3
+    run: RunFiles = lab.run(
+        matched(training=183.0, sessions=sessions, on_offline="pause", versions=3), out="pause"
+    )
+    assert [float(run.tasks(client)[0]["trained_s"]) for client in range(3)] == [183, 213, 183]
+    assert {row["outcome"] for row in run.table("updates")} == {"reported"}
+    assert [row["updates"] for row in run.table("versions")] == ["3", "3", "3"]
+    assert run.times("versions")[0] == 213.0

@@ -179,7 +179,8 @@ def test_an_update_that_is_not_finite_stops_the_run_where_that_is_asked(lab: Lab
     first = min(int(row["client"]) for row in run.table("updates") if row["version"] == "0")
     assert (
         f"the update of client {first}, trained from version 0 and dispatched at simulated time "
-        "0.0 s, is not finite"
+        "0.0 s, is not finite, and federation.on_nonfinite is 'stop' (allowed: drop, stop); a "
+        "smaller local.optimizer.lr helps"
     ) in said
     (event,) = run.of("nonfinite")
     assert (event["t"], event["entity"], event["version"], event["dispatched_s"]) == (

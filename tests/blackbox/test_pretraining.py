@@ -177,6 +177,41 @@ def test_timing_only_needs_a_stand_in(lab: Lab) -> None:
     assert len(pretrained(run)) == 12
 
 
+IMPOSSIBLE: dict[str, Config] = {
+    "federation.pacing.in_flight asks for 8": {"pacing": buffered(8, 2)},
+    "federation.pacing.participants asks for 8": {"pacing": synchronous(8)},
+    "federation.pacing.walkers asks for 8": {
+        "pacing": {"kind": "fedseqinter", "mode": "free_hops", "walkers": 8}
+    },
+    "federation.payload.prepass asks for 8": {
+        "payload": {
+            "kind": "divide_and_conquer", "split": {"kind": "fixed", "layer": 1},
+            "prepass": {"deadline": "none", "participants": 8},
+        }
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", list(IMPOSSIBLE))
+def test_more_superclients_than_there_can_be_are_refused_before_pre_training(
+    lab: Lab, reason: str
+) -> None:
+    """12 clients of some 120 samples; of 200 samples or more they make 6 at most."""
+    config = formed(KL, CONF)
+    config["task"]["model"] = {"kind": "mlp", "hidden": [8]}
+    config["federation"].update(IMPOSSIBLE[reason])
+    message = lab.failed_run(config)
+    assert f"{reason} superclients, and 12 clients with 1438 samples make at most 6" in message
+    assert not (lab.folder / "run").exists()
+
+
+def test_too_few_samples_for_one_superclient_are_refused_before_pre_training(lab: Lab) -> None:
+    config = formed({**KL, "min_samples": 2000, "max_clients": 20}, CONF)
+    message = lab.failed_run(config)
+    assert "federation.structure.grouping asks for 1 superclient, and 12 clients" in message
+    assert not (lab.folder / "run").exists()
+
+
 def test_too_few_linear_layers(lab: Lab) -> None:
     said = lab.failed_run(formed({"kind": "kmeans"}, {"kind": "clf", "layers": 2}))
     assert "layers is 2, and task.model has 1 Linear layers" in said
@@ -194,6 +229,11 @@ def test_a_model_that_diverged_tells_nothing(lab: Lab) -> None:
         config["federation"]["on_nonfinite"] = "stop"
         said = lab.failed_run(config, exit_code=3, out=f"stop{number}")
         assert "the pre-trained model of client 0 is not finite" in said
+        assert "a smaller federation.structure.pretraining.optimizer.lr helps" in said
+        del config["federation"]["structure"]["pretraining"]["optimizer"]
+        config["local"]["optimizer"]["lr"] = 1e38
+        said = lab.failed_run(config, exit_code=3, out=f"local{number}")
+        assert "a smaller local.optimizer.lr helps" in said
 
 
 def test_nobody_is_seen_before_the_deadline(lab: Lab) -> None:

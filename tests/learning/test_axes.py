@@ -100,9 +100,24 @@ BESIDE: dict[tuple[Path_, str], list[Settings]] = {
         ((*PAYLOAD, "prepass", name), value): [WITH_PREPASS]
         for name, value in (
             ("too_few", "proceed"),
-            ("too_few", "fail"),
             ("on", "weights"),
             ("metric", "to_mean"),
+        )
+    },
+    ((*PAYLOAD, "prepass", "too_few"), "fail"): [
+        WITH_PREPASS,
+        {("system", "availability"): {"kind": "always"}},
+    ],
+    **{
+        ((*STRUCTURE, "pretraining", "absent"), absent): [
+            {(*STRUCTURE, "grouping", "kind"): "kmeans"},
+            {(*STRUCTURE, "approximator", "kind"): "conf"},
+            {(*STRUCTURE, "pretraining", "epochs"): 1, ("task", "exemplars"): 2, **more},
+        ]
+        for absent, more in (
+            ("wait_all", {}),
+            ("free", {}),
+            ("deadline", {(*STRUCTURE, "pretraining", "deadline"): "1 min"}),
         )
     },
     (("system", "drop_notice"), "timeout"): [{("system", "drop_timeout"): "30 s"}],
@@ -212,6 +227,15 @@ def sections(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in sections(part)]
 
 
+def plain(annotation: Any) -> list[type[BaseModel]]:
+    """The section that may be there or not, and has no kind."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return [] if "kind" in annotation.model_fields else [annotation]
+    if get_origin(annotation) is list:
+        return []
+    return [model for part in get_args(annotation) for model in plain(part)]
+
+
 def words(annotation: Any) -> list[str]:
     """The values of a ``Literal`` of several words."""
     if get_origin(annotation) is not Literal:
@@ -239,6 +263,11 @@ def choices_of(
         for name, option in model.model_fields.items():
             if name != "kind":
                 yield from choices_of(option, (*path, name), here, default=False)
+    for model in plain(info.annotation):
+        for name, option in model.model_fields.items():
+            for word in words(option.annotation):
+                if word != option.default:
+                    yield Choice((*settings, ((*path, name), word)))
 
 
 CHOICES = [

@@ -88,7 +88,8 @@ def test_half_the_bytes_and_less_than_the_time(runs: dict[str, Run]) -> None:
 
 def test_a_round_of_fedma_takes_as_many_round_trips_as_layers(runs: dict[str, Run]) -> None:
     """Three layers: in a third of the rounds it moves about as many bytes as FedAvg in a third of
-    its own, and waits for the slowest three times as often."""
+    its own, and waits for the slowest three times as often. With each of the 14 last layers go a
+    client's samples of each of 10 classes."""
     moved = {name: float(np.nansum(runs[name].updates["bytes_up"])) - 1000 * 42 * 16
              for name in ("fedavg", "fedma")}  # fmt: skip
-    assert moved["fedma"] * 3 == moved["fedavg"]
+    assert (moved["fedma"] - 14 * 16 * 4 * 10) * 3 == moved["fedavg"]

@@ -12,14 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from emulator.errors import ScenarioError
 from emulator.learning.methods.fedma import (
     average_by_class,
+    check,
     from_unit_vectors,
     gain,
     match,
     permute_inputs,
     unit_vectors,
 )
+from emulator.learning.models import build_model
 
 
 def table(*rows: Sequence[float]) -> Tensor:
@@ -150,6 +153,21 @@ def test_sigmas_only_shrink() -> None:
     other, others = run_match(units, sigma=0.5, sigma0=2.0)
     assert [a.tolist() for a in others] == [a.tolist() for a in assignments]
     assert_close(other, matched * (4 / 3) * (12 / 12.25))
+
+
+@pytest.mark.parametrize("sigma", [1e-6, 1e6])
+@pytest.mark.parametrize("sigma0", [1e-6, 1e6])
+def test_the_farthest_deviations(sigma: float, sigma0: float) -> None:
+    """Units as large as float32 has them, and the share of them that J s / (1/σ0² + J s) is."""
+    units = [3e38 * u / u.abs().max() for u in normal(3, 3, 6, 4)]
+    _, plain = run_match(units)
+    matched, assignments = run_match(units, sigma=sigma, sigma0=sigma0)
+    assert [a.tolist() for a in assignments] == [a.tolist() for a in plain]
+    share = 3 / (3 + (sigma / sigma0) ** 2)
+    total = torch.zeros(6, 4, dtype=torch.float64)
+    for own, assignment in zip(units, assignments, strict=True):
+        total[assignment] += own
+    torch.testing.assert_close(matched, share * total / 3, rtol=1e-9, atol=0.0)
 
 
 def test_sweeps_never_lose() -> None:
@@ -292,3 +310,95 @@ def test_average_by_class_without_biases() -> None:
     assert weight.tolist() == [[1, 5], [7, -7], [3, 0.5]]
     assert weight.dtype == torch.float32
     assert bias is None
+
+
+# --- The models it is for -----------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    """Three linear layers of a few units, put together in some ``way``."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.c = nn.Linear(8, 6 if way == "half of the last" else 3)
+        if way == "shared":
+            self.b.weight = self.a.weight
+        if way == "scaled":
+            self.b.scale = nn.Parameter(torch.ones(8))
+        if way == "normalized":
+            self.norm = nn.GroupNorm(2, 8, affine=False)
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)  # whatever it begins with
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = self.a(x).relu()
+        if self.way == "normalized":
+            a = self.norm(a)
+        b = self.b(a).relu()
+        if self.way == "past a layer":
+            b = b + a
+        elif self.way == "side by side":
+            b = self.b(x).relu() * a
+        elif self.way == "twice":
+            b = self.b(b).relu()
+        c: Tensor = self.c(b)
+        return c[:, :3]
+
+
+class ChannelsLast(nn.Module):
+    """Flattens pixel by pixel, where matching takes one channel after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(1, 4, 3), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.b(self.a(x).relu().movedim(1, 3).flatten(1))
+        return found
+
+
+ABC = ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("lenet5", {}), ("mcmahan_cnn", {}), ("fedseq_lenet", {}), ("vgg9", {"width": 0.1}),
+        ("mlp", {"hidden": [20, 10]}),
+    ],
+)  # fmt: skip
+def test_models_whose_layers_feed_each_other(kind: str, options: dict[str, object]) -> None:
+    model = build_model(kind, (3, 28, 28), 10, **options)
+    before = [p.clone() for p in model.parameters()]
+    layers = list(dict.fromkeys(n.rpartition(".")[0] for n, _ in model.named_parameters()))
+    check(model, layers, torch.randn(2, 3, 28, 28))
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_a_plain_net_of_ones_own() -> None:
+    check(Net("one after the other"), ABC, torch.randn(2, 8))
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        ("past a layer", r"units of layer 'a' .* connections past a layer"),
+        ("side by side", "units of layer 'a' .* connections past a layer"),
+        ("twice", "units of layer 'a' .* the inputs of b in it"),
+        ("normalized", "units of layer 'a'"),
+        ("half of the last", "units of layer 'c' .* the inputs of the logits in it"),
+        ("shared", r"layer 'b' of task.model is a Linear with the parameters bias of its own"),
+        ("scaled", r"is a Linear with the parameters weight, bias, scale of its own"),
+    ],
+)
+def test_other_nets_are_refused(way: str, reason: str) -> None:
+    model = Net(way)
+    with pytest.raises(ScenarioError, match=reason):
+        check(model, ABC, torch.randn(2, 8))
+
+
+def test_another_way_to_flatten_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="units of layer 'a'"):
+        check(ChannelsLast(), ("a", "b"), torch.randn(2, 1, 6, 6))

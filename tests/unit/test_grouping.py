@@ -18,6 +18,7 @@ from emulator.federation.structure.grouping import (
     covered_classes,
     greedy_grouping,
     kmeans_grouping,
+    most_superclients,
     random_grouping,
 )
 
@@ -192,3 +193,40 @@ def test_quality_of_a_superclient() -> None:
     assert balance_ratio(np.array([10, 0])) == 0.0
     assert balance_ratio(np.array([0, 0])) == 0.0
     assert covered_classes(np.array([10, 0, 3, 0])) == 0.5
+
+
+# --- how many there can be ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("samples", "min_samples", "max_clients", "most"),
+    [
+        ([10] * 12, 30, 11, 4),
+        ([10] * 12, 21, 11, 4),  # three each, though 120 // 21 is 5
+        ([10] * 12, 1000, 5, 2),  # full before they hold enough
+        ([10] * 12, 1000, 11, 1),
+        ([10] * 10, 1000, 11, 0),
+        ([100, 1, 1, 1], 50, 11, 2),  # by samples; in truth it is one
+        ([0, 0, 0, 0], 1, 2, 2),
+        ([5], 5, 11, 1),
+    ],
+)
+def test_most_superclients(
+    samples: list[int], min_samples: int, max_clients: int, most: int
+) -> None:
+    assert most_superclients(samples, Limits(min_samples, max_clients)) == most
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(1, 80), st.integers(1, 8),
+    st.integers(0, 9),
+)  # fmt: skip
+def test_no_grouping_makes_more(
+    samples: list[int], min_samples: int, max_clients: int, seed: int
+) -> None:
+    limits = Limits(min_samples, max_clients)
+    try:
+        groups = random_grouping(samples, limits, rng(seed)).groups
+    except ScenarioError:
+        return
+    assert 1 <= len(groups) <= most_superclients(samples, limits)

@@ -94,3 +94,23 @@ def test_a_model_that_is_not_finite_is_left_out_and_none_leaves_the_layer() -> N
     assert torch.allclose(layout.model(x), expected, atol=1e-5)
     server = round_of(bench(layout, 2), {"model": start}, [bad, bad])
     assert torch.equal(server["model"], start)
+
+
+def test_seed_and_key_name_the_draws_of_the_order() -> None:
+    """Of the sweeps; where nothing can be matched exactly, it matters. The same names, the same
+    units."""
+    layout = Layout(net(), torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    own = [torch.randn(layout.size, generator=generator) for _ in range(24)]
+    where = layout.positions(("0",))["model"]
+    inputs = [{"model": layout.flatten()}, *({"layer": model[where]} for model in own)]
+
+    def assigned(seed: int, key: int) -> tuple[int, ...]:
+        options = {**OPTIONS, "sweeps": 1}
+        config = MatchConfig(Matching(LAYERS, 0), tuple(range(24)), 24, options, seed, key)
+        outputs, _ = match_layer(bench(layout, 12), config, inputs)
+        return tuple(outputs["server"]["assignment"].flatten().tolist())
+
+    assert assigned(3, 4) == assigned(3, 4)
+    assert len({assigned(seed, 0) for seed in range(8)}) > 1
+    assert len({assigned(0, key) for key in range(8)}) > 1

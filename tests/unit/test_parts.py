@@ -91,11 +91,21 @@ def test_cosine_distances_by_hand() -> None:
     mean = np.array([4.0, 5.0]) / math.sqrt(41)
     expected = np.mean([1 - mean[0], 1 - mean[1], 1 - (mean[0] + mean[1]) * math.sqrt(0.5)])
     assert divergence(vectors, "to_mean", [2, 2, 2]) == pytest.approx(expected)
-    # Weights 1, 0, 0: the mean is the first.
-    assert divergence(vectors, "to_mean", [5, 0, 0]) == pytest.approx(0.0)
     assert divergence(-vectors[:2], "pairwise", [1, 1]) == pytest.approx(1.0)
     opposite = torch.tensor([[1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
     assert divergence(opposite, "pairwise", [1, 1]) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("metric", ["pairwise", "to_mean"])
+def test_who_has_trained_on_nothing_is_left_out(metric: str) -> None:
+    vectors = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0], [0.0, 0.0]], dtype=torch.float64)
+    two = divergence(vectors[:2], metric, [3, 1])
+    assert two is not None
+    assert two > 0
+    assert divergence(vectors, metric, [3, 1, 0, 0]) == two
+    # Nobody is left, or one alone: there is no divergence.
+    assert divergence(vectors, metric, [0, 0, 0, 0]) is None
+    assert divergence(vectors, metric, [0, 5, 0, 0]) is None
 
 
 def test_a_vector_of_zeros_has_no_direction() -> None:
@@ -236,6 +246,17 @@ def test_a_part_is_trained_as_torch_would_with_the_rest_frozen() -> None:
     assert torch.allclose(base + delta, trained, atol=1e-6)
 
 
+def test_where_layers_lie_is_found_once() -> None:
+    layout = Layout(net(), CPU)
+    found = layout.positions(("1", "7"))
+    assert found is layout.positions(["1", "7"])
+    # 36 + 4 parameters come before the normalization, whose 8 are followed by 64·8 + 8.
+    assert found["model"].tolist() == [*range(40, 48), *range(568, 595)]
+    assert found["statistics"].tolist() == list(range(8))
+    assert found["counts"].tolist() == [0]
+    assert not any(len(where) for where in layout.positions(()).values())
+
+
 def test_nothing_to_train_takes_no_step() -> None:
     layout = Layout(net(), CPU)
     base = layout.flatten()
@@ -305,6 +326,11 @@ def test_the_divergence_of_each_layer_of_weights_and_of_updates() -> None:
     config = replace(config, on="weights")
     found = bench().run("divergence", config, [server, *updates]).values
     assert found["divergence"] == pytest.approx([1 - math.sqrt(0.5), 0.0])  # (2, 0), (1, 1)
+    config = replace(config, weights=(1.0, 0.0, 1.0))
+    found = bench().run("divergence", config, [server, *updates]).values
+    assert found == {"divergence": [None, None], "nonfinite": [2]}
+    found = bench().run("divergence", config, [server, *updates[2:] * 3]).values
+    assert found == {"divergence": [None, None], "nonfinite": [0, 1, 2]}
 
 
 # --- FedMAX ---------------------------------------------------------------------------------------

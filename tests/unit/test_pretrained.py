@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from emulator.errors import ScenarioError
 from emulator.learning.models import build_model
@@ -65,3 +67,63 @@ def test_what_does_not_fit_is_refused(weights: Path, tmp_path: Path) -> None:
     damaged.write_bytes(weights.read_bytes()[:40])
     with pytest.raises(ScenarioError, match="cannot be read as safetensors"):
         load(model(2), damaged)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_weights_of_another_precision_are_converted(
+    weights: Path, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    given = {name: value.to(dtype) for name, value in model(1).state_dict().items()}
+    path = tmp_path / "converted.safetensors"
+    save_file(given, str(path))
+    ours = model(2)
+    load(ours, path)
+    for name, value in ours.state_dict().items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, given[name].float())
+    # The identity is that of the values: of float64 nothing was lost, of the others something.
+    assert (load(model(2), path) == load(model(2), weights)) == (dtype == torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda t: t.mul(100).to(torch.int8),
+            r"holds whole numbers \(int8\), and task.model wants f",
+        ),
+        (lambda t: t.mul(100).to(torch.int64), r"holds whole numbers \(int64\)"),
+        (lambda t: t > 0, r"holds whole numbers \(bool\)"),
+        (
+            lambda t: t.masked_fill(t == t.max(), torch.nan),
+            "1 of the 30 values of 'fc.*weight' are",
+        ),
+        (lambda t: t / 0.0, "30 of the 30 values of 'fc.*weight' are not finite as float32"),
+        (lambda t: t.double() * 1e300, "not finite as float32; take the file of a run that has"),
+    ],
+)
+def test_weights_that_are_no_weights_are_refused(
+    tmp_path: Path, change: Callable[[Tensor], Tensor], reason: str
+) -> None:
+    given = dict(model(1).state_dict())
+    name = next(n for n, value in given.items() if value.shape == (5, 6))
+    given[name] = change(given[name])
+    path = tmp_path / "odd.safetensors"
+    save_file(given, str(path))
+    with pytest.raises(ScenarioError, match=reason):
+        load(model(2), path)
+    others = {n.rpartition(".")[0] for n in given} - {name.rpartition(".")[0]}
+    load(model(2), path, tuple(others))  # they are not asked for
+
+
+def test_counts_of_steps_are_whole_numbers(tmp_path: Path) -> None:
+    with torch_stream(1, "model"):
+        given = dict(build_model("resnet8", (3, 8, 8), 3).state_dict())
+        ours = build_model("resnet8", (3, 8, 8), 3)
+    name = next(n for n in given if n.endswith("num_batches_tracked"))
+    path = tmp_path / "model.safetensors"
+    save_file({n: value.clone() for n, value in given.items()}, str(path))
+    load(ours, path)
+    save_file({**given, name: given[name].double()}, str(path))
+    with pytest.raises(ScenarioError, match=r"holds fractions \(float64\), and task.model wants w"):
+        load(ours, path)

@@ -315,7 +315,7 @@ def test_qfedavg_costs_a_forward_pass_and_four_bytes() -> None:
 
 def test_a_forward_pass_takes_less_time_than_training() -> None:
     # 100 samples trained, 20 forward only; forward 1 and backward 2, in units of one inference.
-    work = Work(100, 0, 3000, forward_samples=20, forward_macs=1200)
+    work = Work(100, 0, 3000, forward_samples=20, forward_macs=1200, usual_samples=100)
     assert FedScaleSpeed(np.array([10.0])).seconds(0, work) == pytest.approx(3.2, rel=1e-12)
     # 10 ms for 1,000 MACs: 100 · 3,000 + 20 · 1,200 = 324,000 MACs.
     assert MacsSpeed(np.array([10.0]), 1000).seconds(0, work) == pytest.approx(3.24, rel=1e-12)

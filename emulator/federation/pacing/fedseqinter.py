@@ -20,6 +20,7 @@ from typing import Any
 from emulator.errors import ScenarioError
 from emulator.federation.pacing import constant, staleness_function
 from emulator.federation.server import Server
+from emulator.federation.structure import Trained
 from emulator.federation.structure.chain import Chain
 from emulator.scenario.schema import FedSeqInter
 from emulator.simulation.clock import Call, Rank
@@ -41,10 +42,10 @@ class Walker:
     at: Chain | None = None
 
     @property
-    def last(self) -> tuple[int, int, float]:
+    def last(self) -> Trained:
         """What its model is known by: the last superclient, the version, when that hop began."""
         chain = self.chains[-1]
-        return chain.client, self.version, chain.dispatched_s
+        return Trained(chain.client, self.version, chain.dispatched_s, chain.plan.rate)
 
     def set_out(self, version: int) -> None:
         """Go on from the server's model."""

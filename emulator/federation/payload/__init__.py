@@ -16,6 +16,8 @@ from emulator.simulation.participation import Participation, Terms
 WorkOf = Callable[[int], Work]
 """What one task of a client computes."""
 Layers = tuple[str, ...]
+LOCAL_RATE = "local.optimizer.lr"
+"""The key of the scenario that sets a learning rate, unless a phase of a part has another."""
 
 
 class Plan(Protocol):
@@ -24,6 +26,10 @@ class Plan(Protocol):
     @property
     def part(self) -> Part | None:
         """What it trains; None: the whole model."""
+
+    @property
+    def rate(self) -> str:
+        """The key of the scenario that sets its learning rate."""
 
     def work(self, client: int) -> Work:
         """What one task computes."""

@@ -43,6 +43,11 @@ class PartPlan:
     versions: tuple[int, ...]
     made: dict[str, int]
 
+    @property
+    def rate(self) -> str:
+        """See :class:`emulator.federation.payload.Plan`."""
+        return self.payload.model.rates[self.part.recipe]
+
     def alone(self, client: int, terms: Terms) -> Terms:
         """See :class:`emulator.federation.payload.Plan`."""
         return self.in_chain(client, terms, comes=True, moved=False, goes=True)
@@ -176,11 +181,13 @@ class DivideAndConquer:
             names = self.model.names
             nonfinite = self._measure(names, taken, before, section.metric, section.on)
             if None in self._divergence and self.section.by_value:
+                empty = sum(c.samples == 0 for c in taken)
                 raise RunError(
-                    f"the divergence needs finite updates of two clients or more; of the "
-                    f"{len(taken)} of the pre-pass, {len(nonfinite)} are not finite, at simulated "
-                    f"time {self._clock.now!r} s; ask more clients, give them more time, or say a "
-                    "smaller federation.payload.prepass.lr"
+                    f"the divergence needs finite updates of two clients with samples or more; of "
+                    f"the {len(taken)} of the pre-pass, {len(nonfinite)} are not finite and "
+                    f"{empty} come from who has no sample, at simulated time "
+                    f"{self._clock.now!r} s; ask more clients, give them more time, or say a "
+                    f"smaller {self.model.rates['prepass']}"
                 )
         self._first_split()
         return nonfinite

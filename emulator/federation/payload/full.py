@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.federation.cost import Cost
-from emulator.federation.payload import Layers, WorkOf
+from emulator.federation.payload import LOCAL_RATE, Layers, WorkOf
 from emulator.learning_interface import Part
 from emulator.simulation.participation import Participation, Terms
 
@@ -36,6 +36,7 @@ class Full:
     what a task computes."""
 
     part: Part | None = None
+    rate = LOCAL_RATE
 
     def __init__(self, sizes: Sizes, work: WorkOf) -> None:
         self._sizes = sizes

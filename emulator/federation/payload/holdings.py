@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from emulator.federation.payload import Layers, WorkOf
@@ -13,13 +13,15 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The layers in forward order by name, their bytes on the wire and their parameters, and what
-    a task computes that trains some ``layers`` of them by one of the run's recipes."""
+    """The layers in forward order by name, their bytes on the wire and their parameters; what a
+    task computes that trains some ``layers`` of them by one of the run's recipes, and the key of
+    the scenario that sets the learning rate of each recipe."""
 
     names: Layers
     sizes_bytes: tuple[int, ...]
     parameters: tuple[int, ...]
     work_of: Callable[[str, Layers], WorkOf]
+    rates: Mapping[str, str]
 
 
 class Holdings:

@@ -1,10 +1,11 @@
 """FedMA's rounds (Wang et al., ICLR 2020): a layer at a time, each in a sub-round of its own.
 
 In sub-round n of L all clients train the layers n … L, the lower ones being matched and frozen, and
-send layer n, which the server matches (the last one it averages by class). Then it sends the
-matched layer to all, with the place of each of their units in it, and the next sub-round begins; L
-of them make one new model. What goes over the links is one model each way, in L rounds of
-stragglers. Every sub-round is a version; the model that is evaluated changes with every L-th.
+send layer n, which the server matches. The last one it averages by class, and with it comes how
+many samples of each class a client holds. Then the server sends the matched layer to all, with the
+place of each of their units in it, and the next sub-round begins; L of them make one new model.
+What goes over the links is one model each way, in L rounds of stragglers. Every sub-round is a
+version; the model that is evaluated changes with every L-th.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from emulator.simulation.participation import Participation, Terms
 
 ASSIGNMENT_BYTES = 4
 """For the place of one unit."""
+COUNT_BYTES = 4
+"""For the samples of one class."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +35,7 @@ class SubRound:
     part: Part
     number: int
     work: WorkOf
+    rate: str
     versions: tuple[int, ...]
 
     def alone(self, client: int, terms: Terms) -> Terms:
@@ -65,16 +69,21 @@ class LayerByLayer:
             recipe = "last_layer"
         part = Part(names[number], names[number:], recipe)
         work = self._model.work_of(recipe, part.layers)
-        return SubRound(self, part, number, work, self._holdings.versions)
+        rate = self._model.rates[recipe]
+        return SubRound(self, part, number, work, rate, self._holdings.versions)
 
     def sizes_bytes(self, plan: SubRound, client: int) -> tuple[int, int]:
-        """Down what the client lacks, and the places of its units; up one layer."""
+        """Down what the client lacks, and the places of its units; up one layer, and with the last
+        one a number for each of its units, which are the classes."""
         model, number = self._model, plan.number
         lacks = self._holdings.lacks(client, plan.versions)
         down = sum(size for size, yes in zip(model.sizes_bytes, lacks, strict=True) if yes)
         if number:
             down += ASSIGNMENT_BYTES * self._units[number - 1]
-        return self._header + down, self._header + model.sizes_bytes[number]
+        up = model.sizes_bytes[number]
+        if number == len(model.names) - 1:
+            up += COUNT_BYTES * self._units[number]
+        return self._header + down, self._header + up
 
     def ended(self, p: Participation) -> None:
         """A client keeps what it has received."""

@@ -7,6 +7,7 @@ a star that is one client's task; with superclients it is what a chain of client
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from emulator.federation.selection import Candidates
@@ -36,6 +37,23 @@ class Contribution(Protocol):
     @property
     def records(self) -> Sequence[Participation]:
         """The tasks of clients that it is made of, as far as they are over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What is known of an update by which it can be named: the number of its contributor, the
+    version that it began at, when, and the key of the scenario that sets its learning rate."""
+
+    number: int
+    version: int
+    dispatched_s: float
+    rate: str
+
+
+def trained(contribution: Contribution) -> Trained:
+    """By what a contribution's update is named."""
+    c = contribution
+    return Trained(c.client, c.version, c.dispatched_s, c.plan.rate)
 
 
 class Structure(Protocol):

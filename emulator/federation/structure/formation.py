@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from emulator.errors import PolicyStop
+from emulator.federation.payload import LOCAL_RATE
 from emulator.federation.structure.grouping import (
     Grouping,
     Limits,
@@ -205,10 +206,12 @@ class Formation:
             self._tasks.clock.now, "nonfinite", f"client/{client}", phase="pretraining"
         )
         if self._stop_on_nonfinite:
+            pretraining = self._section.pretraining
+            own = pretraining is not None and pretraining.optimizer is not None
+            rate = "federation.structure.pretraining.optimizer.lr" if own else LOCAL_RATE
             raise PolicyStop(
                 f"the pre-trained model of client {client} is not finite, and "
-                "federation.on_nonfinite is 'stop' (allowed: drop, stop); a smaller "
-                "federation.structure.pretraining.optimizer.lr helps"
+                f"federation.on_nonfinite is 'stop' (allowed: drop, stop); a smaller {rate} helps"
             )
 
     def _grouping(

@@ -75,6 +75,20 @@ class Limits:
         return samples < self.min_samples and clients < self.max_clients
 
 
+def most_superclients(samples: Sequence[int], limits: Limits) -> int:
+    """No grouping of clients that hold so many ``samples`` makes more superclients; 0: none can be
+    made."""
+    n, held, least = len(samples), 0, 0
+    for own in sorted(samples, reverse=True):
+        if not limits.is_open(least, held):
+            break
+        held, least = held + own, least + 1
+    # A group closes because it holds enough, or because it is full.
+    enough = min(n, sum(samples) // limits.min_samples)
+    most = enough + (n - enough) // limits.max_clients
+    return min(most, n // max(1, least))
+
+
 @dataclass(slots=True)
 class Grouping:
     """``groups``: the clients of each superclient, in the order in which they joined.

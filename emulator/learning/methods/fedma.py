@@ -15,6 +15,8 @@ J s / (1/σ0² + J s) from the clients' mean.
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -145,18 +147,27 @@ def average_by_class(
     return from_unit_vectors(mean, weights[0].shape, biases[0] is not None)
 
 
-def check(model: nn.Module, layers: Sequence[str]) -> None:
+def check(model: nn.Module, layers: Sequence[str], x: Tensor) -> None:
     """Raise :class:`ScenarioError` unless ``layers``, in forward order, are convolutions and linear
-    layers that each feed the next."""
+    layers that each feed the next, and nothing else, and the last gives the logits.
+
+    ``x`` [n, ...] are samples to try it with, on a copy of the model.
+    """
     modules = dict(model.named_modules())
+    named = [name for name, _ in model.named_parameters()]  # a shared one by its first name only
     before: nn.Conv2d | nn.Linear | None = None
     for name in layers:
         module = modules[name]
-        if not isinstance(module, nn.Conv2d | nn.Linear) or getattr(module, "groups", 1) > 1:
+        own = [path.rpartition(".")[2] for path in named if path.rpartition(".")[0] == name]
+        if (
+            not isinstance(module, nn.Conv2d | nn.Linear)
+            or getattr(module, "groups", 1) > 1
+            or own not in (["weight"], ["weight", "bias"])
+        ):
             raise ScenarioError(
                 "federation.server_optimizer: 'fedma' matches the units of convolutions and linear "
-                f"layers, and layer '{name}' of task.model is a {type(module).__name__}; take "
-                "lenet5, mcmahan_cnn, fedseq_lenet, vgg9, mlp or another server_optimizer"
+                f"layers, and layer '{name}' of task.model is a {type(module).__name__}"
+                f"{_unlike(module, own)}; {_OTHERS}"
             )
         if before is not None:
             weight, weight_before = module.weight, before.weight
@@ -164,7 +175,51 @@ def check(model: nn.Module, layers: Sequence[str]) -> None:
             exact = isinstance(module, nn.Conv2d) or isinstance(before, nn.Linear)
             if inputs != units if exact else inputs % units:
                 raise ScenarioError(
-                    "federation.server_optimizer: 'fedma' matches layers that each feed the next, "
-                    f"and layer '{name}' of task.model has {inputs} inputs behind {units} units"
+                    f"{_FEED}layer '{name}' of task.model has {inputs} inputs behind {units} "
+                    f"units; {_OTHERS}"
                 )
         before = module
+    _try_orders(model, layers, x)
+
+
+_OTHERS = "take lenet5, mcmahan_cnn, fedseq_lenet, vgg9, mlp or another server_optimizer"
+_FEED = "federation.server_optimizer: 'fedma' matches layers that each feed the next, and "
+
+
+def _unlike(module: nn.Module, own: Sequence[str]) -> str:
+    """What such a layer has that a plain one has not."""
+    if not isinstance(module, nn.Conv2d | nn.Linear):
+        return ""
+    if getattr(module, "groups", 1) > 1:
+        return f" of {module.groups} groups"
+    return f" with the parameters {', '.join(own)} of its own"
+
+
+def _try_orders(model: nn.Module, layers: Sequence[str], x: Tensor) -> None:
+    """Raise :class:`ScenarioError` unless a hidden layer's units can stand in another order, with
+    the next layer's inputs in it, and the model still computes the same: that is what matching
+    rests on. The last layer's units are the logits."""
+    ghost = copy.deepcopy(model).cpu().eval()
+    modules = dict(ghost.named_modules())
+    with torch.no_grad():
+        for parameter in ghost.parameters():  # initial values may be alike, or zero
+            fan_in = max(1, parameter[0].numel())
+            parameter.copy_(torch.randn(parameter.shape) / math.sqrt(fan_in))
+        logits = ghost(x)
+        for name, following in zip(layers, (*layers[1:], None), strict=True):
+            layer = modules[name]
+            place = torch.arange(len(layer.weight)).roll(1)
+            for parameter in layer.parameters(recurse=False):
+                parameter[place] = parameter.clone()
+            if following is not None:
+                weight = modules[following].weight
+                weight.copy_(permute_inputs(weight.clone(), place))
+            elif len(place) == logits.shape[1]:
+                logits[:, place] = logits.clone()
+            found, most = ghost(x), float(logits.abs().max())
+            if not torch.allclose(found, logits, rtol=1e-3, atol=1e-4 * most):
+                raise ScenarioError(
+                    f"{_FEED}with the units of layer '{name}' of task.model in another order, and "
+                    f"the inputs of {following or 'the logits'} in it, the model computes "
+                    f"something else, as with connections past a layer; {_OTHERS}"
+                )

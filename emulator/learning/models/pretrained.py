@@ -1,11 +1,11 @@
-"""Weights to begin with, of another run."""
+"""Weights to begin with, of another run. Those of another precision are converted."""
 
 from __future__ import annotations
 
 import hashlib
 
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from emulator.errors import ScenarioError, nearest
 from emulator.scenario.schema import Pretrained
@@ -41,6 +41,30 @@ def load_pretrained(model: nn.Module, section: Pretrained) -> str:
                 f"{where}.path: {path}: '{name}' {what}, and task.model wants "
                 f"{tuple(own[name].shape)}; take the file of a run with the same model"
             )
+        if _sort(found[name]) != _sort(own[name]):
+            raise ScenarioError(
+                f"{where}.path: {path}: '{name}' holds {_sort(found[name])} "
+                f"({_dtype(found[name])}), and task.model wants {_sort(own[name])} "
+                f"({_dtype(own[name])}); take weights that are not quantized"
+            )
         own[name].copy_(found[name])
-        taken.update(name.encode() + found[name].contiguous().numpy().tobytes())
+        finite = own[name].isfinite()
+        if not finite.all():
+            bad = int(finite.logical_not().sum())
+            raise ScenarioError(
+                f"{where}.path: {path}: {bad} of the {finite.numel()} values of '{name}' are not "
+                f"finite as {_dtype(own[name])}; take the file of a run that has not diverged"
+            )
+        taken.update(name.encode() + own[name].contiguous().numpy().tobytes())
     return f"pretrained={taken.hexdigest()}"
+
+
+def _sort(tensor: Tensor) -> str:
+    """What kind of numbers it holds."""
+    if tensor.is_floating_point():
+        return "fractions"
+    return "complex numbers" if tensor.is_complex() else "whole numbers"
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -388,20 +388,25 @@ class QFedAvg(Section):
     q: NonNegative = 1.0
 
 
+# Beyond, one of the two is as good as nothing beside the other; their squares fit any float.
+Deviation = Annotated[float, Field(ge=1e-6, le=1e6)]
+
+
 class FedMa(Section):
     """FedMA (Wang et al. 2020): hidden units are matched, layer by layer, before they are averaged.
 
     A round takes as many sub-rounds, each a version, as the model has layers: all clients train the
-    layers that are not matched yet and send the lowest of them. As many units come out of it as the
-    model has; in the paper a layer may grow. ``sigma`` and ``sigma0``: standard deviations of a
+    layers that are not matched yet and send the lowest of them, and with the last one how many
+    samples of each class they hold. As many units come out of it as the model has; in the paper a
+    layer may grow. ``sigma`` and ``sigma0``: standard deviations of a
     client's unit around the matched one, and of that around 0. ``sweeps``: how often all clients
     are matched anew. ``retraining``: of the sub-rounds after the first, as ``local`` unless said
     otherwise; ``last_layer``: of the last, a tenth of that rate and three times the epochs.
     """
 
     kind: Literal["fedma"]
-    sigma: Positive = 1.0
-    sigma0: Positive = 1.0
+    sigma: Deviation = 1.0
+    sigma0: Deviation = 1.0
     sweeps: Whole = 5
     retraining: Phase | None = None
     last_layer: Phase | None = None

@@ -90,9 +90,9 @@ class PrePass(Section):
 
     All clients take part, or as many as ``participants`` says; ``too_few`` as in synchronous
     pacing. ``counts``: the round makes the first version; else the model stays as it was.
-    ``metric``: 1 − cos of every two clients (``pairwise``) or of each to the mean (``to_mean``);
-    ``on`` their ``updates`` or their ``weights``, of which common initial values leave little to
-    see.
+    ``metric``: 1 − cos of every two clients that have samples (``pairwise``) or of each to the mean
+    (``to_mean``); ``on`` their ``updates`` or their ``weights``, of which common initial values
+    leave little to see.
     """
 
     epochs: Count = 5

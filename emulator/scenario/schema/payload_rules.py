@@ -63,6 +63,7 @@ def not_with_divide_and_conquer(scenario: Scenario) -> list[str]:
     if (
         isinstance(pacing, Buffered)
         and pacing.refill == "at_aggregation"
+        and len(set(payload.schedule)) > 1
         and pacing.in_flight < 2 * pacing.buffer - 1
     ):
         wrong.append(
@@ -105,8 +106,13 @@ def not_with_divide_and_conquer(scenario: Scenario) -> list[str]:
             "federation.payload.prepass.on: weights with a dynamic split and buffered pacing: the "
             "updates of a version begin at different weights; say on: updates"
         )
+    # One member that is online is enough of a superclient.
     waits = prepass is not None and prepass.participants is None and prepass.too_few == "wait"
-    if waits and not isinstance(scenario.system.availability, Always):
+    if (
+        waits
+        and isinstance(federation.structure, Star)
+        and not isinstance(scenario.system.availability, Always)
+    ):
         wrong.append(
             "federation.payload.prepass.too_few: wait would wait for an instant at which all "
             f"{task.clients} clients are online; say participants: a smaller number, or too_few: "
