@@ -31,6 +31,7 @@ from emulator.learning import setting as learning_setting
 from emulator.learning.clustering import Sketching
 from emulator.learning.learner import Learner
 from emulator.learning.method import Method
+from emulator.learning.methods.auxo import RewardRule
 from emulator.learning.setting import Setting
 from emulator.recording.recorder import Recorder
 from emulator.scenario import Scenario, schema
@@ -213,10 +214,13 @@ class _Parts:
             cohort = self.server(Cohort, None if parent is None else name)
             cohort.entity, cohort.cohort = f"cohort/{name}", name
             cohort.pool = Pool(tasks.population)
-            cohort.progress = Progress(section.clustering.partition.window)
+            cohort.progress = Progress(
+                section.clustering.partition.window, parent.progress if parent else None
+            )
             if parent is not None:
                 cohort.state, cohort.version = parent.state, parent.version
                 cohort.first_version = parent.version
+                cohort.kept, cohort.inherits = parent.kept, True
             star = Star(tasks, learner, cohort.payload, cohort.pool, name)
             cohort.start(star, self.pacing(cohort))
             return cohort
@@ -274,8 +278,15 @@ def build_method(scenario: Scenario, setting: Setting) -> Method:
         recipes=workload.recipes(scenario),
         layers=tuple(layer.name for layer in setting.profile.layers),
         sketching=_sketching(scenario, setting),
-        reward=structure.clustering.reward if isinstance(structure, schema.Cohorts) else 0.0,
+        rewards=_reward_rule(structure),
     )
+
+
+def _reward_rule(structure: Any) -> RewardRule | None:
+    if not isinstance(structure, schema.Cohorts):
+        return None
+    auxo = structure.clustering
+    return RewardRule(auxo.reward, auxo.tolerates, auxo.variant == "code")
 
 
 def _sketching(scenario: Scenario, setting: Setting) -> Sketching | None:

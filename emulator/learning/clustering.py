@@ -15,6 +15,7 @@ from emulator.learning.methods.auxo import (
     NOWHERE,
     Memory,
     Participants,
+    RewardRule,
     cluster,
     count_sketch,
     similarity_correlation,
@@ -41,13 +42,14 @@ class Sketching:
 class AffinityConfig:
     """``clients`` and ``who`` run along the inputs after the first, which are the clients' updates;
     the first is what the cohort has kept (of each part; None at first). ``layers`` are those that
-    the clients have trained, None for all; ``scale`` is R0."""
+    the clients have trained, None for all. ``inherits``: what was kept is the parent's."""
 
     clients: tuple[int, ...]
     who: Participants
     layers: tuple[str, ...] | None
     sketching: Sketching
-    scale: float
+    rule: RewardRule
+    inherits: bool
 
 
 def affinity(bench: Workbench, config: AffinityConfig, inputs: Sequence[Tensors | None]) -> Found:
@@ -70,20 +72,26 @@ def affinity(bench: Workbench, config: AffinityConfig, inputs: Sequence[Tensors 
     sketches = _sketched(vectors, config.sketching)
     present = Participants(tuple(who.known[i] for i in finite), tuple(who.sides[i] for i in finite))
     name = ",".join(of or ())  # parts of a model have directions of their own
-    before, centres = kept.get(f"directions {name}"), kept.get(f"centres {name}")
-    memory = None
-    if before is not None:
-        memory = Memory(_numpy(before), None if centres is None else _numpy(centres))
-    found, after = cluster(sketches, present, memory, config.scale, config.sketching.seed % 2**31)
-    kept = {**kept, f"directions {name}": torch.from_numpy(after.directions)}
-    if after.centres is not None:
-        kept[f"centres {name}"] = torch.from_numpy(after.centres)
+    memory = _memory_of(kept, name)
+    if memory is not None and config.inherits:
+        memory = memory.inherited()
+    found, after = cluster(sketches, present, memory, config.rule, config.sketching.seed % 2**31)
+    parts = {"directions": after.directions, "centres": after.centres, "cuts": after.cuts}
+    kept = {} if config.inherits else kept
+    kept = kept | {f"{k} {name}": torch.from_numpy(v) for k, v in parts.items() if v is not None}
     for key in ("rewards", "sides", "margins"):
         for position, value in zip(finite, found.pop(key), strict=True):
             values[key][position] = value
     histograms = np.stack([bench.distribution_of(config.clients[i]) for i in finite])
     found["correlation"] = similarity_correlation(sketches, histograms)
     return {"kept": kept}, {**values, **found}
+
+
+def _memory_of(kept: Tensors, name: str) -> Memory | None:
+    directions, centres, cuts = (kept.get(f"{k} {name}") for k in ("directions", "centres", "cuts"))
+    if directions is None or cuts is None:
+        return None
+    return Memory(_numpy(directions), None if centres is None else _numpy(centres), _numpy(cuts))
 
 
 def _sketched(vectors: torch.Tensor, sketching: Sketching) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -194,17 +194,21 @@ class Learner(Lazy):
 
     def affinity(
         self, kept: Handle | None, updates: Sequence[Handle], clients: Sequence[int],
-        known: Sequence[bool], sides: Sequence[int], layers: tuple[str, ...] | None,
+        known: Sequence[bool], sides: Sequence[int], layers: tuple[str, ...] | None, *,
+        inherits: bool,
     ) -> tuple[Values, Handle]:  # fmt: skip
         """What the updates of a cohort's version tell of its participants, computed now: see
         ``clustering.affinity``; beside it their ``losses``, of training. The handle is what the
-        cohort keeps in place of ``kept``."""
-        sketching, scale = self._method.sketching, self._method.reward
-        assert sketching is not None
-        who = Participants(tuple(known), tuple(sides))
-        config = AffinityConfig(tuple(clients), who, layers, sketching, scale)
+        cohort keeps in place of ``kept``, which is its parent's if it ``inherits``."""
+        method = self._method
+        assert method.sketching is not None
+        assert method.rewards is not None
+        config = AffinityConfig(
+            tuple(clients), Participants(tuple(known), tuple(sides)), layers, method.sketching,
+            method.rewards, inherits,
+        )  # fmt: skip
         operation_id = identity(
-            "affinity", self._method.root, kept.id if kept else "",
+            "affinity", method.root, kept.id if kept else "",
             *(update.id for update in updates), repr(config),
         )  # fmt: skip
         (after,) = self._handles("affinity", operation_id, (kept, *updates), config, ("kept",))

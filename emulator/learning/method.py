@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emulator.learning.clustering import Sketching
+from emulator.learning.methods.auxo import RewardRule
 from emulator.learning.pretraining import Pretraining
 from emulator.learning.training import Recipe
 
@@ -21,8 +22,8 @@ class Method:
     (content and partition); ``batch_norm`` as in :class:`TrainConfig`; ``tested_clients`` have
     samples of their own to be tested on. ``chains``: a trained model goes on to another client;
     ``pretraining`` is what superclients are formed by. ``recipes`` are those of parts, by name;
-    ``layers`` the model's, in forward order. ``sketching`` and ``reward`` (R0) are what cohorts go
-    by.
+    ``layers`` the model's, in forward order. ``sketching`` and
+    ``rewards`` are what cohorts go by.
     """
 
     root: str
@@ -40,4 +41,4 @@ class Method:
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     layers: tuple[str, ...] = ()
     sketching: Sketching | None = None
-    reward: float = 0.0
+    rewards: RewardRule | None = None

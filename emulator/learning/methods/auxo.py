@@ -5,13 +5,18 @@ Of each participant's update a *sketch* is taken. Sketches are centred on the me
 cohort knows as its own; the direction of a centred sketch says on which side of the cohort its
 client is, and its length how far from the middle:
 
-    reward_i = R0 · (1 − d_i / (mean d + std d)) · ρ,    ρ = known / participants
+    reward_i = R0 · (1 − d_i / (mean d + tolerance · std d)) · ρ,    ρ = known / participants
 
-as in the authors' code. Few of a cohort's clients take part in one round, so that it keeps the
-directions of the last ones that did; 2-means of these says where the sides are, each named as most
-of its members were the time before. (The paper leaves the arithmetic of its
-Algorithm 1 open; the authors' code takes sides from a single round for good, and hands them on to
-the nearest neighbour.)
+as in the authors' code, whose tolerance is 1, but for two things (``variant: code`` does without).
+The length of an update tells less of whose data it is than of how often its client has trained
+before; so d is taken along the *cuts* by which the cohort has come about: of each ancestor the
+direction from its one side to the other. And mean and standard deviation are those of the known
+participants: a few strangers from far away would stretch the scale for all, and nearer ones belong.
+
+Few of a cohort's clients take part in one round, so that it keeps the directions of the last ones
+that did; 2-means of these says where the sides are, each named as most of its members were the time
+before. (The paper leaves the arithmetic of its Algorithm 1 open; the authors' code takes sides from
+a single round for good, and hands them on to the nearest neighbour.)
 """
 
 from __future__ import annotations
@@ -51,26 +56,45 @@ def count_sketch(vectors: Tensor, dimensions: int, rng: np.random.Generator) -> 
     return out.index_add_(1, place, vectors.double() * sign)
 
 
-def rewards(distances: Floats, known: Sequence[bool], scale: float) -> Floats:
-    """R0 · (1 − d / (mean d + std d)) · ρ, with R0 = ``scale``."""
-    typical = distances.mean() + distances.std()
+@dataclass(frozen=True, slots=True)
+class RewardRule:
+    """R0, the tolerance, and whether distances are the authors' code's."""
+
+    scale: float
+    tolerance: float
+    as_in_code: bool
+
+
+def rewards(distances: Floats, known: Sequence[bool], rule: RewardRule) -> Floats:
+    """R0 · (1 − d / (mean d + tolerance · std d)) · ρ; mean and std over the known, or over all."""
+    typical_of = distances if rule.as_in_code else distances[np.array(known)]
+    typical = typical_of.mean() + rule.tolerance * typical_of.std()
     if typical == 0:
-        return np.full(len(distances), scale)
-    found: Floats = scale * (1.0 - distances / typical) * (sum(known) / len(known))
+        return np.where(distances > 0, -rule.scale, rule.scale)
+    found: Floats = rule.scale * (1.0 - distances / typical) * (sum(known) / len(known))
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What a cohort keeps: ``directions`` [at most :data:`KEPT`, d] of its last known participants,
-    and the ``centres`` [2, d] of its sides, None before there are any."""
+    the ``centres`` [2, d] of its sides, None before there are any, and the ``cuts`` [ancestors, d]
+    by which it has come about."""
 
     directions: Floats
     centres: Floats | None
+    cuts: Floats
+
+    def inherited(self) -> Memory:
+        """What a child begins with."""
+        cuts = self.cuts
+        if self.centres is not None:
+            cuts = np.concatenate([cuts, np.diff(self.centres, axis=0)])
+        return Memory(self.directions[:0], None, cuts)
 
 
 def cluster(
-    sketches: Floats, who: Participants, memory: Memory | None, scale: float, seed: int
+    sketches: Floats, who: Participants, memory: Memory | None, rule: RewardRule, seed: int
 ) -> tuple[dict[str, Any], Memory]:
     """What the sketches [n, d] tell: ``rewards`` and ``sides`` [n] (:data:`NOWHERE` while there are
     none), ``margins`` [n] (distance to the other side over that to its own), ``spread`` and
@@ -85,21 +109,24 @@ def cluster(
     centred = sketches - sketches[known].mean(0)
     distances = np.linalg.norm(centred, axis=1)
     directions = centred / np.maximum(distances, 1e-300)[:, None]
-    kept, centres = directions[known], None
-    if memory is not None:
-        kept, centres = np.concatenate([memory.directions, kept])[-KEPT:], memory.centres
-    centres = _two_means(kept, centres, seed)
+    if memory is None:
+        memory = Memory(directions[:0], None, directions[:0])
+    kept = np.concatenate([memory.directions, directions[known]])[-KEPT:]
+    centres = _two_means(kept, memory.centres, seed)
     sides, margins = np.full(len(sketches), NOWHERE), np.ones(len(sketches))
     if centres is not None:
         from_each = np.linalg.norm(directions[:, None] - centres[None], axis=2)
         sides = from_each.argmin(1)
         near, far = np.sort(from_each, axis=1).T
         margins = far / np.maximum(near, 1e-300)
+    if len(memory.cuts) and not rule.as_in_code:
+        basis = np.linalg.qr(memory.cuts.T)[0]
+        distances = np.linalg.norm(centred @ basis, axis=1)
     spread, of_sides = _spreads(sketches, np.where(known, who.sides, NOWHERE))
     return {
-        "rewards": rewards(distances, known.tolist(), scale).tolist(), "sides": sides.tolist(),
+        "rewards": rewards(distances, known.tolist(), rule).tolist(), "sides": sides.tolist(),
         "margins": margins.tolist(), "spread": spread, "spread_of_sides": of_sides,
-    }, Memory(kept, centres)  # fmt: skip
+    }, Memory(kept, centres, memory.cuts)  # fmt: skip
 
 
 def _two_means(directions: Floats, before: Floats | None, seed: int) -> Floats | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from emulator.scenario.schema.base import Count, Kind, Positive, Section, Whole
+from emulator.scenario.schema.base import Count, Kind, NonNegative, Positive, Section, Whole
 from emulator.scenario.schema.structure import Star, Superclients
 from emulator.scenario.units import NonNegativeSeconds
 
@@ -43,11 +43,13 @@ class Exploration(Section):
 
 class PartitionRule(Section):
     """When a cohort splits in two: either at these versions (``at``), or once all conditions hold.
+    Versions are those of the model, of which a cohort takes its parent's over.
 
-    Maturity: ``min_rounds`` versions of its own, and a training loss that falls, over ``window``
-    versions, no faster than ``settled`` times as fast as in the first ones. Knowledge: sides of
+    Maturity: ``min_rounds`` versions, and a training loss that falls, over ``window`` versions, no
+    faster than ``settled`` times as fast as over the first ones. Knowledge: sides of
     ``known_share`` · N · 0.9^(M − 1) clients each for M cohorts and N clients, of which, but for
-    the first split, one is at most ``most_uneven`` times the other. Feasibility: a child's part of
+    the first split, one is at most ``most_uneven`` times the other, and ``window`` versions since
+    the cohort began in which they have met. Feasibility: a child's part of
     the budget is ``min_participants`` or more, and as many of its clients are online as it asks.
     Gain: J² of the sides over J² of the cohort, times 2 or more for the resources that are left, is
     ``gain`` at most; J² is the mean squared distance of sketches over the last ``window`` versions.
@@ -77,9 +79,12 @@ class Auxo(Section):
     ``variant``: ``paper``: clients keep their records and predict those of cohorts that they have
     not seen (``explore``: ExploreReward for unexplored cohorts only, or for all, to the letter);
     ``code``, as released: records at the server, no prediction, a negative reward makes a client a
-    stranger again; exploration is then {epsilon: 0.01, decay: 0.99, floor: 0} unless said
-    otherwise. Clustering begins with version ``start_round`` of a cohort, and takes versions of
-    ``min_participants`` or more. ``reward``: R0.
+    stranger again, distances in all dimensions and on the scale of all participants, tolerance 1;
+    exploration is then {epsilon: 0.01, decay: 0.99, floor: 0} unless said otherwise. Clustering
+    begins with version ``start_round`` of the model, and takes versions of ``min_participants`` or
+    more. ``reward``: R0; it is given in full in the middle of the cohort, and is 0 at the mean
+    distance and ``tolerance`` (2) standard deviations. ``averaging``: what a record moves towards a
+    new reward (0.3), or ``sum`` to add all rewards up (code).
     """
 
     kind: Literal["auxo"]
@@ -90,6 +95,8 @@ class Auxo(Section):
     start_round: Whole = 0
     min_participants: Annotated[int, Field(ge=2, le=1_000_000)] = 5
     reward: Positive = 5.0
+    tolerance: NonNegative | None = None
+    averaging: Annotated[float, Field(gt=0, le=1)] | Literal["sum"] | None = None
     exploration: Exploration | None = None
     explore: Literal["unexplored", "all"] | None = None
     partition: PartitionRule = PartitionRule()
@@ -108,6 +115,20 @@ class Auxo(Section):
     def predicts(self) -> Literal["unexplored", "all", "none"]:
         """Whose rewards ExploreReward predicts."""
         return "none" if self.variant == "code" else self.explore or "unexplored"
+
+    @property
+    def averages(self) -> float | None:
+        """``averaging``, or the variant's; None: rewards are added up."""
+        if self.averaging is None:
+            return None if self.variant == "code" else 0.3
+        return None if self.averaging == "sum" else self.averaging
+
+    @property
+    def tolerates(self) -> float:
+        """``tolerance``, or the variant's."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return 1.0 if self.variant == "code" else 2.0
 
     @property
     def exploring(self) -> Exploration:

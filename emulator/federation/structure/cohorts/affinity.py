@@ -1,10 +1,10 @@
 """What a client remembers of the cohorts that it has served, and how it chooses the next.
 
 Auxo (Liu et al., SoCC 2023), §4.3 and §5. The records are the client's own: a feedback adds its
-reward to the cohort's, and predicts those of cohorts that the client has never trained in
-(``ExploreReward``), R_m' ← R_m' + R_m / (d(m, m') + 1), with d the hops from m up to the lowest
-common ancestor. After a bad experience a far cohort is so tried before a near one: a search that
-halves the tree each time.
+reward to the cohort's (or moves its average), and predicts those of cohorts that the client has
+never trained in (``ExploreReward``), R_m' ← R_m' + R_m / (d(m, m') + 1), with d the hops from m up
+to the lowest common ancestor. After a bad experience a far cohort is so tried before a near one: a
+search that halves the tree each time.
 """
 
 from __future__ import annotations
@@ -32,12 +32,23 @@ class Exploration:
 
 @dataclass(slots=True)
 class Record:
-    """Of one cohort: its accumulated ``reward``, how often the client has ``trained`` in it, and by
-    how many more feedbacks it was on side 1 of it than on side 0."""
+    """Of one cohort: its ``reward``, made of so many ``given`` ones, or predicted ones while there
+    are none; how often the client has ``trained`` in it, and by how many more feedbacks it was on
+    side 1 of it than on side 0."""
 
     reward: float = 0.0
     trained: int = 0
     leaning: int = 0
+    given: int = 0
+
+    def add(self, reward: float, averaging: float | None) -> None:
+        """Another reward: R ← R + r; or, averaging, R ← R + a (r − R) with a = ``averaging``, or
+        one part in so many rewards while those are few."""
+        self.given += 1
+        if averaging is None:
+            self.reward += reward
+        else:
+            self.reward += max(averaging, 1.0 / self.given) * (reward - self.reward)
 
     @property
     def side(self) -> int | None:
@@ -94,17 +105,27 @@ class Affinity:
             return Request()
         explores = False
         if len(records) > 1:
-            others = [c for c in sorted(records) if records[c].reward < records[chosen].reward]
-            explores = bool(others) and draw < exploration.rate(self.choices)
+            explores = draw < exploration.rate(self.choices)
             self.choices += 1
             if explores:
-                chosen = others[int(which * len(others))]
+                chosen = self._to_explore(chosen, which)
         record = records[chosen]
         return Request(chosen, record.side, record.known, explores)
+
+    def _to_explore(self, best: str, which: float) -> str:
+        """Of the cohorts that the client has never trained in the one with the highest predicted
+        reward; any other than the best, once it knows them all."""
+        unseen = [c for c in sorted(self.records) if c != best and self.records[c].trained == 0]
+        others = unseen or [c for c in sorted(self.records) if c != best]
+        if unseen:
+            highest = max(self.records[c].reward for c in unseen)
+            others = [c for c in unseen if self.records[c].reward == highest]
+        return others[int(which * len(others))]
 
     def feedback(
         self, cohort: str, reward: float, side: int | None, leaves: Sequence[str], *,
         predict: Literal["unexplored", "all", "none"] = "unexplored", resets: bool = False,
+        averaging: float | None = None,
     ) -> None:  # fmt: skip
         """The client has trained in ``cohort`` and hears its reward, its side and which ``leaves``
         there are.
@@ -114,10 +135,13 @@ class Affinity:
         """
         self._learn_of(leaves)
         record = self.records[cohort]
+        if record.trained == 0:
+            record.given = 0 if averaging is not None else record.given  # no longer a prediction
         record.trained += 1
-        record.reward += reward
         if len(leaves) == 1:
-            record.reward = max(record.reward, 1.0)  # everyone belongs to the only cohort
+            record.reward = 1.0  # everyone belongs to the only cohort
+        else:
+            record.add(reward, averaging)
         if side is not None:
             record.leaning += 1 if side else -1
         if resets and reward < 0:
@@ -125,7 +149,7 @@ class Affinity:
         for other, of_other in self.records.items():
             touched = predict == "all" or (predict == "unexplored" and of_other.trained == 0)
             if touched and other != cohort:
-                of_other.reward += reward / (hops_up(cohort, other) + 1)
+                of_other.add(reward / (hops_up(cohort, other) + 1), averaging)
 
     def _learn_of(self, leaves: Sequence[str]) -> None:
         """Records of the present ``leaves``: what has split hands its record on, the side that the
@@ -144,5 +168,5 @@ class Affinity:
                     side = came_from.side
                     if side is not None and is_within(leaf, f"{ancestor}.{side}"):
                         found.reward += 1.0
-                        found.trained = came_from.trained
+                        found.trained, found.given = came_from.trained, came_from.given
             self.records[leaf] = found

@@ -38,7 +38,8 @@ class Cohort(Server):
     ended_s: float | None = None
     first_version = 0
     kept: Any = None
-    """A handle of what it remembers of its two sides."""
+    """A handle of what it remembers of its two sides; still its parent's while it ``inherits``."""
+    inherits = False
 
     def share(self, n: int) -> int:
         """Of ``n`` clients at work in all cohorts those that are this one's."""

@@ -282,8 +282,9 @@ class Coordinator:
         part = taken[0].plan.part
         layers = part.layers if part else None
         found, cohort.kept = self._learner.affinity(
-            cohort.kept, updates, clients, known, sides, layers
+            cohort.kept, updates, clients, known, sides, layers, inherits=cohort.inherits
         )
+        cohort.inherits = False
         return found
 
     def _known_in(self, cohort: Cohort, client: int) -> bool:
@@ -316,9 +317,10 @@ class Coordinator:
         self, cohort: str, client: int, reward: float, side: int | None, leaves: tuple[str, ...]
     ) -> None:
         """The feedback reaches a client that is online now, any other when it comes next."""
+        auxo = self._auxo
         letter = partial(
-            self._affinity(client).feedback, cohort, reward, side, leaves,
-            predict=self._auxo.predicts, resets=self._auxo.variant == "code",
+            self._affinity(client).feedback, cohort, reward, side, leaves, predict=auxo.predicts,
+            averaging=auxo.averages, resets=auxo.variant == "code",
         )  # fmt: skip
         now = self.clock.now
         self._recorder.message(client, down=self._rules.section.feedback_bytes)

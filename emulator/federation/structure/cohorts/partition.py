@@ -18,12 +18,13 @@ import numpy as np
 class Conditions:
     """What a partition needs.
 
-    maturity: ``min_rounds`` versions of the cohort, and a mean training loss that falls by no more
-    than ``settled`` times its fall in the cohort's first ``window`` versions; knowledge: sides of
+    maturity: ``min_rounds`` versions of the model, and a mean training loss that falls by no more
+    than ``settled`` times its fall in the model's first ``window`` versions; knowledge: sides of
     ``known_share``·N·0.9^(M − 1) clients each, of which one is at most ``most_uneven`` times the
-    other (the first split is free of that); feasibility: ``min_participants`` for a child's round,
-    and as many of its clients online as it asks; gain: heterogeneity times the resources that
-    are left, below ``gain``. ``at``: versions at which a cohort splits whatever these say.
+    other (the first split is free of that), and ``window`` versions that tell of heterogeneity;
+    feasibility: ``min_participants`` for a child's round, and as many of its clients online as it
+    asks; gain: heterogeneity times the resources that are left, below ``gain``. ``at``: versions at
+    which a cohort splits whatever these say.
     """
 
     min_rounds: int
@@ -49,14 +50,15 @@ class Quality:
 
 
 class Progress:
-    """What a cohort has learned of itself, version by version."""
+    """What a cohort has learned of itself, version by version; its model, and so its rounds and
+    losses, go back to its ``parent``'s."""
 
-    def __init__(self, window: int) -> None:
-        self.rounds = 0
+    def __init__(self, window: int, parent: Progress | None = None) -> None:
+        self.rounds: int = 0 if parent is None else parent.rounds
         self.sides: dict[int, int] = {}
         """The clients whose side is known."""
         self._spreads: deque[tuple[float, float]] = deque(maxlen=window)
-        self._losses: list[float] = []
+        self._losses: list[float] = [] if parent is None else list(parent._losses)
         self._window = window
 
     def add(self, quality: Quality) -> None:
@@ -73,8 +75,9 @@ class Progress:
         return len(self.sides) - ones, ones
 
     def spread_ratio(self) -> float | None:
-        """J² of the sides over J² of the cohort, over the last versions that tell."""
-        if not self._spreads:
+        """J² of the sides over J² of the cohort, over the last ``window`` versions that tell; None
+        while there are fewer."""
+        if len(self._spreads) < self._window:
             return None
         whole, of_sides = map(sum, zip(*self._spreads, strict=True))
         return float(of_sides / whole) if whole > 0 else None
@@ -100,6 +103,8 @@ def missing(
 ) -> list[str]:  # fmt: skip
     """The conditions that do not hold, by name; empty: the cohort is to split now.
 
+    While the heterogeneity is not known (part of ``knowledge``), the gain is not asked for.
+
     ``cohorts``: M; ``clients``: N; a child's round asks ``asked_by_child``; ``participants`` of a
     round of the cohort now, and of a child then; ``online``: how many of the cohort's clients are
     online now. Without learning (``learns``) there is no loss to go by.
@@ -120,14 +125,14 @@ def missing(
         found.append("maturity")
     wanted = conditions.known_share * clients * 0.9 ** (cohorts - 1)
     uneven = cohorts > 1 and max(sizes) > conditions.most_uneven * min(sizes)
-    if min(sizes) < max(1.0, wanted) or uneven:
+    ratio = progress.spread_ratio()
+    if min(sizes) < max(1.0, wanted) or uneven or ratio is None:
         found.append("knowledge")
     now, then = participants
     share = min(sizes) / max(1, sum(sizes))
     if then < conditions.min_participants or share * online < asked_by_child:
         found.append("feasibility")
-    ratio = progress.spread_ratio()
     # A child has half of the clients and of their data, whatever the share of the budget is.
-    if ratio is None or ratio * max(2.0, now / max(1, then)) > conditions.gain:
+    if ratio is not None and ratio * max(2.0, now / max(1, then)) > conditions.gain:
         found.append("gain")
     return found
