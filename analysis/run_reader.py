@@ -70,9 +70,23 @@ PART_TABLES: dict[str, tuple[str, ...]] = {
 }
 """The table that only a run has whose model travels in parts; it may be absent."""
 
+COHORT_TABLES: dict[str, tuple[str, ...]] = {
+    "cohorts.csv": (
+        "cohort", "parent", "born_s", "split_s", "first_version", "last_version", "side_0",
+        "side_1",
+    ),
+    "affinity.csv": ("sim_time_s", "cohort", "version", "client", "reward", "side", "margin"),
+    "clustering.csv": (
+        "sim_time_s", "cohort", "version", "participants", "known", "side_0", "side_1", "spread",
+        "spread_of_sides", "loss", "correlation", "unmet",
+    ),
+}  # fmt: skip
+"""The tables that only a run with cohorts has; each may be absent."""
+
 TEXT_COLUMNS = frozenset(
-    {"cohort", "outcome", "entity", "split", "metric", "phase", "members", "name", "part"}
-)
+    {"cohort", "outcome", "entity", "split", "metric", "phase", "members", "name", "part", "parent",
+     "unmet"}
+)  # fmt: skip
 
 # A figure has no place for a row without these.
 FILLED_COLUMNS: dict[str, frozenset[str]] = {
@@ -81,9 +95,12 @@ FILLED_COLUMNS: dict[str, frozenset[str]] = {
     "similarity.csv": frozenset({"epoch", "client", "other"}),
     "layers.csv": frozenset({"version", "layer", "parameters", "size_bytes"}),
     "updates.csv": frozenset(name for name in PART_COLUMNS if "_bytes" in name),
+    "cohorts.csv": frozenset({"born_s", "first_version", "last_version", "side_0", "side_1"}),
+    "affinity.csv": frozenset({"sim_time_s", "version", "client"}),
+    "clustering.csv": frozenset({"sim_time_s", "version", "side_0", "side_1"}),
 }
 
-_MAY_BE_ABSENT = SUPERCLIENT_TABLES | PART_TABLES
+_MAY_BE_ABSENT = SUPERCLIENT_TABLES | PART_TABLES | COHORT_TABLES
 
 # Rows turned into arrays at a time. A million rows never stand in memory as Python strings, and
 # few enough live at once that Python's garbage collector does not walk through them (measured).
@@ -116,6 +133,8 @@ class Run:
         columns = [self.versions["sim_time_s"], self.metrics["sim_time_s"], np.zeros(1)]
         steps = ("dispatched_s", "downloaded_s", "trained_s", "uploaded_s")
         columns += [self.updates[step] for step in steps]
+        if self.cohorts is not None:
+            columns.append(self.cohorts["born_s"])  # written at once, the tables a while later
         return float(np.nanmax(np.concatenate(columns)))
 
     @cached_property
@@ -179,6 +198,33 @@ class Run:
         return self._table_if_there("layers.csv")
 
     @cached_property
+    def cohorts(self) -> Table | None:
+        """``cohorts.csv``: one row a cohort that ever was, as of the newest split or the end.
+
+        None where the file is absent: without cohorts, and before the first split. ``parent`` is
+        "" for the first one, ``split_s`` NaN for one that has not split.
+        """
+        return self._table_if_there("cohorts.csv")
+
+    @cached_property
+    def affinity(self) -> Table | None:
+        """``affinity.csv``: what each participant of a version was told; None without cohorts."""
+        return self._table_if_there("affinity.csv")
+
+    @cached_property
+    def clustering(self) -> Table | None:
+        """``clustering.csv``: one row a version of a cohort; None without cohorts."""
+        return self._table_if_there("clustering.csv")
+
+    @cached_property
+    def check_ins(self) -> Table:
+        """``sim_time_s`` of each check-in, and whether it ``explores`` (bool), from the event log.
+
+        No rows without cohorts, or without the log. Raises ``AnalysisError`` where it is damaged.
+        """
+        return _read_check_ins(self.directory / "events.jsonl")
+
+    @cached_property
     def split_reasons(self) -> dict[int, tuple[str, str]]:
         """By version, the (rule, why) of each time that the model was split, from the event log.
 
@@ -217,7 +263,7 @@ def read_run(directory: str | Path) -> Run:
 
     Raises ``AnalysisError`` when the directory, a file or a column is missing, or the manifest is
     no JSON object with a name. ``clients.csv`` may be missing until the run has ended, and
-    ``SUPERCLIENT_TABLES`` and ``PART_TABLES`` always.
+    ``SUPERCLIENT_TABLES``, ``PART_TABLES`` and ``COHORT_TABLES`` always.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -379,14 +425,32 @@ def _read_chain_ends(path: Path) -> dict[float, float]:
 def _read_split_reasons(path: Path) -> dict[int, tuple[str, str]]:
     """See ``Run.split_reasons``."""
 
-    def reason(event: dict[str, Any]) -> tuple[int, tuple[str, str]]:
+    def reason(event: dict[str, Any]) -> tuple[int, tuple[str, str]] | None:
+        if "children" in event:
+            return None  # a cohort's split has no rule
         words = event["rule"], event["why"]
         if not all(isinstance(word, str) for word in words):
             raise TypeError(words)
         return int(event["version"]), words
 
     needed = "a split needs a number 'version' and texts 'rule' and 'why'"
-    return dict(_logged(path, "split", needed, reason))
+    return dict(found for found in _logged(path, "split", needed, reason) if found is not None)
+
+
+def _read_check_ins(path: Path) -> Table:
+    """See ``Run.check_ins``."""
+
+    def check_in(event: dict[str, Any]) -> tuple[float, bool]:
+        if not isinstance(event["explores"], bool):
+            raise TypeError(event["explores"])
+        return float(event["t"]), event["explores"]
+
+    needed = "a check-in needs a number 't' and 'explores', true or false"
+    found = list(_logged(path, "check_in", needed, check_in)) if path.exists() else []
+    return {
+        "sim_time_s": np.array([t for t, _ in found], dtype=np.float64),
+        "explores": np.array([explores for _, explores in found], dtype=np.bool_),
+    }
 
 
 def _logged(

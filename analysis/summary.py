@@ -37,6 +37,7 @@ class Summary:
     """Exact numbers of one run, all from its files; None where the run has not written them.
 
     ``simulated_s`` is the manifest's for a run that ended, else the last instant in the tables.
+    ``versions`` are those of all ``cohorts`` that made some, of which there are none in most runs.
     Bytes and wasted device-seconds are sums over participations. ``wasted_share`` is out of all
     busy device-seconds; ``not_reported_share`` is out of the participations that are over, so
     without those in flight. ``time_to_target_s`` holds None for a target that was not reached.
@@ -47,6 +48,7 @@ class Summary:
     stop_reason: str | None
     simulated_s: float
     versions: int
+    cohorts: int
     evaluations: int
     final_accuracy: float | None
     best_accuracy: float | None
@@ -81,6 +83,7 @@ def summarize(run: Run, targets: Sequence[float] = DEFAULT_TARGETS) -> Summary:
         stop_reason=_text(run.manifest.get("stop_reason")),
         simulated_s=run.simulated_s,
         versions=len(run.versions["version"]),
+        cohorts=len(set(run.versions["cohort"].tolist()) - {""}),
         evaluations=accuracy.size,
         final_accuracy=float(accuracy[-1]) if accuracy.size else None,
         best_accuracy=None if np.isnan(accuracy).all() else float(np.nanmax(accuracy)),
@@ -114,7 +117,7 @@ def summary_table(summary: Summary) -> RichTable:
     section(
         ("status", _status_text(summary)),
         ("simulated time", duration_text(summary.simulated_s)),
-        ("versions", f"{summary.versions:,}"),
+        ("versions", _versions_text(summary)),
     )
     section(
         ("evaluations", f"{summary.evaluations:,}"),
@@ -172,6 +175,11 @@ def _text(value: object) -> str | None:
 def _status_text(summary: Summary) -> str:
     status = summary.status or ABSENT
     return f"{status} ({summary.stop_reason})" if summary.stop_reason else status
+
+
+def _versions_text(summary: Summary) -> str:
+    of_cohorts = f" of {summary.cohorts:,} cohorts" if summary.cohorts > 1 else ""
+    return f"{summary.versions:,}{of_cohorts}"
 
 
 def _accuracy_text(accuracy: float | None) -> str:

@@ -130,6 +130,11 @@ def _show(out: Path, manifest: dict[str, Any]) -> None:
 
         console.print(layers_table(finished))
         write_part_figures(finished, out)
+    if finished.cohorts is not None:
+        from analysis.cohorts import cohorts_table, write_cohort_figures
+
+        console.print(cohorts_table(finished))
+        write_cohort_figures(finished, out)
     console.print(f"Run directory: {out}", highlight=False, soft_wrap=True)
 
 

@@ -76,8 +76,8 @@ def compose(
     structure = scenario.federation.structure
     if isinstance(structure, schema.Cohorts):
         return parts.cohorts(structure)
-    server = parts.server(Server)
-    payload = server.payload
+    payload = parts.payload()
+    server = parts.server(Server, payload)
     if isinstance(structure, schema.Superclients):
         parts.begin_in_superclients(server, structure)
         return server
@@ -129,13 +129,13 @@ class _Parts:
             setting.profile.statistics_bytes if travels else 0,
         )  # fmt: skip
 
-    def server(self, kind: type[AnyServer], name: str | None = None) -> AnyServer:
-        """A server of that kind, with a payload and a selector of its own."""
+    def server(self, kind: type[AnyServer], payload: Payload, name: str | None = None) -> AnyServer:
+        """A server of that kind, with a selector of its own."""
         scenario, federation = self.scenario, self.scenario.federation
         selector = assembly.SELECTORS[federation.selection.kind](scenario.seed, name)
         return kind(
-            self.clock, self.policy, self.network, selector, self.payload(), self.tasks,
-            self.learner, self.recorder, self.on_evaluation,
+            self.clock, self.policy, self.network, selector, payload, self.tasks, self.learner,
+            self.recorder, self.on_evaluation,
         )  # fmt: skip
 
     def payload(self) -> Payload:
@@ -211,8 +211,12 @@ class _Parts:
         tasks, learner, pacing = self.tasks, self.learner, self.scenario.federation.pacing
 
         def spawn(name: str, parent: Cohort | None) -> Cohort:
-            cohort = self.server(Cohort, None if parent is None else name)
+            if parent is None:
+                cohort = self.server(Cohort, self.payload())
+            else:
+                cohort = self.server(Cohort, parent.payload.heir(), name)
             cohort.entity, cohort.cohort = f"cohort/{name}", name
+            cohort.window_s = section.window
             cohort.pool = Pool(tasks.population)
             cohort.progress = Progress(
                 section.clustering.partition.window, parent.progress if parent else None
@@ -222,7 +226,7 @@ class _Parts:
                 cohort.first_version = parent.version
                 cohort.kept, cohort.inherits = parent.kept, True
             star = Star(tasks, learner, cohort.payload, cohort.pool, name)
-            cohort.start(star, self.pacing(cohort))
+            cohort.start(star, self.first_pacing(cohort) if parent is None else self.pacing(cohort))
             return cohort
 
         def asked_for(participants: int) -> int:

@@ -133,6 +133,16 @@ def _refuse_impossible(scenario: Scenario, options: Options) -> None:
             f"federation.structure.grouping: '{structure.grouping.kind}' goes by what clients have "
             "learned, which --timing-only never computes; say federation.structure.stand_in: random"
         )
+    if (
+        options.timing_only
+        and isinstance(structure, schema.Cohorts)
+        and structure.clustering.max_cohorts > 1
+        and structure.stand_in is None
+    ):
+        raise ScenarioError(
+            "federation.structure: 'cohorts' are found from what clients have learned, which "
+            "--timing-only never computes; say stand_in: planted, with task.planted"
+        )
     payload = scenario.federation.payload
     if (
         options.timing_only

@@ -62,6 +62,8 @@ class Server:
 
     entity = "server"
     cohort: str | None = None
+    window_s = 0.0
+    """How long clients may check in before a round asks them."""
     retired = False
     """Set when others have taken over its clients: it begins no new round."""
     pacing: Pacing

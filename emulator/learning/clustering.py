@@ -56,6 +56,8 @@ def affinity(bench: Workbench, config: AffinityConfig, inputs: Sequence[Tensors 
     """The values of :func:`emulator.learning.methods.auxo.cluster`, and ``correlation``; output
     ``kept``. A participant whose update is not finite has no reward (None) and no side."""
     kept = inputs[0] or {}
+    if config.inherits:
+        kept = _inherited(kept)
     updates = [update for update in inputs[1:] if update is not None]
     finite = [i for i, update in enumerate(updates) if all_finite(update)]
     n, who = len(updates), config.who
@@ -73,18 +75,30 @@ def affinity(bench: Workbench, config: AffinityConfig, inputs: Sequence[Tensors 
     present = Participants(tuple(who.known[i] for i in finite), tuple(who.sides[i] for i in finite))
     name = ",".join(of or ())  # parts of a model have directions of their own
     memory = _memory_of(kept, name)
-    if memory is not None and config.inherits:
-        memory = memory.inherited()
     found, after = cluster(sketches, present, memory, config.rule, config.sketching.seed % 2**31)
-    parts = {"directions": after.directions, "centres": after.centres, "cuts": after.cuts}
-    kept = {} if config.inherits else kept
-    kept = kept | {f"{k} {name}": torch.from_numpy(v) for k, v in parts.items() if v is not None}
+    kept = kept | _as_tensors(after, name)
     for key in ("rewards", "sides", "margins"):
         for position, value in zip(finite, found.pop(key), strict=True):
             values[key][position] = value
     histograms = np.stack([bench.distribution_of(config.clients[i]) for i in finite])
     found["correlation"] = similarity_correlation(sketches, histograms)
     return {"kept": kept}, {**values, **found}
+
+
+def _inherited(kept: Tensors) -> Tensors:
+    """What a child begins with, of every part of the model."""
+    found: Tensors = {}
+    for key in kept:
+        kind, _, name = key.partition(" ")
+        memory = _memory_of(kept, name)
+        if kind == "directions" and memory is not None:
+            found |= _as_tensors(memory.inherited(), name)
+    return found
+
+
+def _as_tensors(memory: Memory, name: str) -> Tensors:
+    parts = {"directions": memory.directions, "centres": memory.centres, "cuts": memory.cuts}
+    return {f"{kind} {name}": torch.from_numpy(v) for kind, v in parts.items() if v is not None}
 
 
 def _memory_of(kept: Tensors, name: str) -> Memory | None:

@@ -31,7 +31,8 @@ _OWN_FILES = (
     "similarity.csv", "layers.csv", "affinity.csv", "clustering.csv", "cohorts.csv",
     "model.safetensors", "memo.sqlite", "time_to_accuracy.png",
     "superclients.png", "similarity.png", "walkers.png", "layers.png", "bytes.png",
-    "bytes_to_accuracy.png",
+    "bytes_to_accuracy.png", "cohorts.png", "memberships.png", "clustering.png", "affinity.png",
+    "fairness.png",
 )  # fmt: skip
 
 

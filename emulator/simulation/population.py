@@ -76,6 +76,10 @@ class Population:
 
         return available
 
+    def online_until(self, client: int) -> float:
+        """The end of the session that the client is in now; −inf when it is offline."""
+        return self.availability.online_until(client, self._clock.now)
+
     def all_available(self) -> NDArray[np.int64]:
         """All clients that may be asked now, ascending."""
         now = self._clock.now

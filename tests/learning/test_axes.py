@@ -46,6 +46,7 @@ NEEDED: dict[str, Config] = {
         "hop": "p2p",
         "absent": {"kind": "swap", "timeout": "10 min"},
     },
+    "cohorts": {"clustering": {"kind": "auxo", "min_participants": 2}},
     "kmeans": {"min_samples": 200},
     "greedy": {"min_samples": 200},
     "swap": {"timeout": "10 min"},
@@ -144,6 +145,13 @@ BESIDE: dict[tuple[Path_, str], list[Settings]] = {
     ((*STRUCTURE, "kind"), "superclients"): [
         {(*PACING, "kind"): "synchronous", (*PACING, "participants"): 2},
         {(*PACING, "kind"): "buffered", (*PACING, "in_flight"): 4},
+    ],
+    ((*STRUCTURE, "kind"), "cohorts"): [
+        {("task", "client_test"): 0.2},
+        {(*STRUCTURE, "clustering", "kind"): "auxo", (*STRUCTURE, "window"): "1 s"},
+        {(*STRUCTURE, "clustering", "min_participants"): 2},
+        {(*PACING, "kind"): "synchronous"},
+        {(*PACING, "kind"): "buffered"},
     ],
     ((*STRUCTURE, "grouping", "kind"), "random"): [{(*STRUCTURE, "grouping", "min_samples"): 200}],
     ((*STRUCTURE, "grouping", "kind"), "kmeans"): [

@@ -146,7 +146,7 @@ class SynchronousPacing:
     def _recruit(self, n: int) -> Generator[Event, Any, list[int]]:
         """Clients for a round, once there are enough of them."""
         server, policy, clock = self._server, self._section.too_few, self._server.clock
-        yield clock.at(clock.now, Rank.DISPATCH)
+        yield clock.at(clock.now + server.window_s, Rank.DISPATCH)
         while True:
             chosen = server.select(n)
             if len(chosen) >= n or (chosen and policy == "proceed"):

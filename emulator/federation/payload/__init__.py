@@ -65,3 +65,9 @@ class Payload(Protocol):
 
     def merged(self, taken: Sequence[Any], before: Any, after: Any) -> None:
         """The server has made the state ``after`` of ``before`` and these contributions."""
+
+    def heir(self) -> Payload:
+        """That of a cohort that goes on where this one stands."""
+
+    def forget(self, client: int) -> None:
+        """The client has received a model of another cohort in place of this one's."""

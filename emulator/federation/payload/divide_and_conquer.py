@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,6 +131,18 @@ class DivideAndConquer:
         plan = p.plan
         if isinstance(plan, PartPlan) and not math.isnan(p.downloaded_s):
             self._holdings.received(p.client, plan.versions, plan.part.layers if p.moved else ())
+
+    def heir(self) -> DivideAndConquer:
+        """Goes on with the same split, turn and holdings."""
+        found = copy(self)
+        found._made, found._turns = dict(self._made), dict(self._turns)
+        found._holdings = self._holdings.copy()
+        found._divergence, found._layers = list(self._divergence), dict(self._layers)
+        return found
+
+    def forget(self, client: int) -> None:
+        """The client holds another cohort's model now."""
+        self._holdings.forget(client)
 
     # --- versions -------------------------------------------------------------------------------
 

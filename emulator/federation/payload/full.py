@@ -78,3 +78,10 @@ class Full:
 
     def merged(self, taken: Sequence[Any], before: Any, after: Any) -> None:
         """One version is like another."""
+
+    def heir(self) -> Full:
+        """What travels is the same for all."""
+        return self
+
+    def forget(self, client: int) -> None:
+        """Who holds what makes no difference."""

@@ -49,3 +49,13 @@ class Holdings:
         """That version of the model has changed these layers."""
         pairs = zip(self._names, self.versions, strict=True)
         self.versions = tuple(version if name in layers else v for name, v in pairs)
+
+    def forget(self, client: int) -> None:
+        """The client holds another model now."""
+        self._held[client] = (NOTHING,) * len(self._names)
+
+    def copy(self) -> Holdings:
+        """The same, to go another way from here."""
+        found = Holdings(self._names, 0)
+        found.versions, found._held = self.versions, list(self._held)
+        return found

@@ -105,3 +105,11 @@ class LayerByLayer:
         """A layer is matched."""
         self._version += 1
         self._holdings.changed({taken[0].plan.part.name}, self._version)
+
+    def heir(self) -> LayerByLayer:
+        """There are no cohorts with FedMA."""
+        raise InternalError("FedMA has no cohorts, and one was split")
+
+    def forget(self, client: int) -> None:
+        """There are no cohorts with FedMA."""
+        raise InternalError("FedMA has no cohorts, and a client has left one")

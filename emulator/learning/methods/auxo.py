@@ -70,9 +70,11 @@ def rewards(distances: Floats, known: Sequence[bool], rule: RewardRule) -> Float
     typical_of = distances if rule.as_in_code else distances[np.array(known)]
     typical = typical_of.mean() + rule.tolerance * typical_of.std()
     if typical == 0:
-        return np.where(distances > 0, -rule.scale, rule.scale)
-    found: Floats = rule.scale * (1.0 - distances / typical) * (sum(known) / len(known))
-    return found
+        found = np.where(distances > 0, -rule.scale, rule.scale)
+    else:
+        found = rule.scale * (1.0 - distances / typical)
+    share: Floats = found * (sum(known) / len(known))
+    return share
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +115,31 @@ def cluster(
         memory = Memory(directions[:0], None, directions[:0])
     kept = np.concatenate([memory.directions, directions[known]])[-KEPT:]
     centres = _two_means(kept, memory.centres, seed)
+    claimed = np.where(known, who.sides, NOWHERE)
     sides, margins = np.full(len(sketches), NOWHERE), np.ones(len(sketches))
     if centres is not None:
         from_each = np.linalg.norm(directions[:, None] - centres[None], axis=2)
         sides = from_each.argmin(1)
+        if memory.centres is None and (claimed == 1 - sides).sum() > (claimed == sides).sum():
+            # New to this cohort, or to this part of a model: named as most of them name it.
+            centres, from_each, sides = centres[::-1].copy(), from_each[:, ::-1], 1 - sides
         near, far = np.sort(from_each, axis=1).T
         margins = far / np.maximum(near, 1e-300)
     if len(memory.cuts) and not rule.as_in_code:
-        basis = np.linalg.qr(memory.cuts.T)[0]
+        basis = _span(memory.cuts)
         distances = np.linalg.norm(centred @ basis, axis=1)
-    spread, of_sides = _spreads(sketches, np.where(known, who.sides, NOWHERE))
+    spread, of_sides = _spreads(sketches, claimed)
     return {
         "rewards": rewards(distances, known.tolist(), rule).tolist(), "sides": sides.tolist(),
         "margins": margins.tolist(), "spread": spread, "spread_of_sides": of_sides,
     }, Memory(kept, centres, memory.cuts)  # fmt: skip
+
+
+def _span(cuts: Floats) -> Floats:
+    """An orthonormal basis [d, rank] of what the cuts span."""
+    basis, lengths, _ = np.linalg.svd(cuts.T, full_matrices=False)
+    found: Floats = basis[:, lengths > 1e-9 * lengths[0]]
+    return found
 
 
 def _two_means(directions: Floats, before: Floats | None, seed: int) -> Floats | None:

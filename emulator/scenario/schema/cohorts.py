@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from emulator.scenario.schema.base import Count, Kind, NonNegative, Positive, Section, Whole
-from emulator.scenario.schema.structure import Star, Superclients
 from emulator.scenario.units import NonNegativeSeconds
 
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -146,14 +145,15 @@ class Cohorts(Section):
 
     A client checks in at the start of each of its sessions, and ``retry`` after it has become free:
     a request of ``request_bytes`` that takes its link's time. Who has taken part in a version is
-    sent ``feedback_bytes``, at once or when it comes next. ``stand_in: planted``: with
+    sent ``feedback_bytes``, at once or when it comes next. A round asks those who have checked in
+    ``window`` after it could begin (too_few: proceed or fail need one). ``stand_in: planted``: with
     --timing-only clusters are those of ``task.planted``.
     """
 
     kind: Literal["cohorts"]
     clustering: Auxo
-    inside: Annotated[Star | Superclients, Kind] = Star(kind="star")
     retry: NonNegativeSeconds = 0.0
+    window: NonNegativeSeconds = 0.0
     request_bytes: Whole = 16
     feedback_bytes: Whole = 16
     stand_in: Literal["planted"] | None = None

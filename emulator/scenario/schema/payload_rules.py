@@ -15,7 +15,7 @@ from emulator.scenario.schema.federation import (
     Synchronous,
 )
 from emulator.scenario.schema.payload import DivideAndConquer, DynamicSplit
-from emulator.scenario.schema.structure import Star
+from emulator.scenario.schema.structure import Star, Superclients
 from emulator.scenario.schema.system import Always
 from emulator.scenario.schema.task import (
     CharLstm,
@@ -168,7 +168,7 @@ def not_with_fedma(scenario: Scenario) -> list[str]:
             "of all models unit by unit, and with server_optimizer 'fedma' units change places; "
             "say plain, fedprox or fedmax"
         )
-    if not isinstance(federation.structure, Star):
+    if isinstance(federation.structure, Superclients):
         wrong.append(
             f"{where} with structure '{federation.structure.kind}': a chain has one model, whose "
             "units nobody else's need be matched with; say structure: {kind: star}"

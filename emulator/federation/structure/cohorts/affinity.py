@@ -140,6 +140,7 @@ class Affinity:
         record.trained += 1
         if len(leaves) == 1:
             record.reward = 1.0  # everyone belongs to the only cohort
+            record.given = record.trained
         else:
             record.add(reward, averaging)
         if side is not None:

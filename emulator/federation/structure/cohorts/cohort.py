@@ -47,7 +47,7 @@ class Cohort(Server):
 
     def dispatch(self, contributor: int, terms: Terms) -> Any:
         """Send the newest version to a client, which leaves the pool for it."""
-        self.pool.waiting.discard(contributor)
+        self.pool.leave(contributor)
         return super().dispatch(contributor, terms)
 
     def merge(self, taken: Sequence[Contribution], since_s: float) -> None:
@@ -59,8 +59,12 @@ class Cohort(Server):
 
     def evaluate(self) -> None:
         """Measure the newest model on the clients of the cohort."""
-        self._evaluation_due = False
+        self.evaluated()
         self.above.evaluate([self])
+
+    def evaluated(self) -> None:
+        """The newest model has been measured."""
+        self._evaluation_due = False
 
     def stop(self, reason: str) -> None:
         """End the run before the next event."""

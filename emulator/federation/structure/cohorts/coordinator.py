@@ -166,8 +166,7 @@ class Coordinator:
         """A session starts, or the client has been free for long enough: it sends its request."""
         if client in self._blacklisted or not self.population.available(client):
             return
-        for letter in self._outbox.pop(client, ()):
-            letter()
+        self._deliver(client)
         n = self._check_ins.get(client, 0)
         self._check_ins[client] = n + 1
         request = self._affinity(client).request(
@@ -205,7 +204,7 @@ class Coordinator:
     def _enter(self, client: int, leaf: str, request: Request) -> None:
         before = self._requests.get(client)
         if before is not None and before.cohort in self.cohorts:
-            self.cohorts[before.cohort].pool.waiting.discard(client)
+            self.cohorts[before.cohort].pool.leave(client)
         side = request.side if request.cohort == leaf else None
         self._forward(client, leaf, side, request)
 
@@ -218,9 +217,13 @@ class Coordinator:
         self.cohorts[leaf].pool.enter(client)
 
     def ended(self, p: Participation) -> None:
-        """A client's task is over: it holds what it has received."""
+        """A client's task is over: it holds what it has received, and of no other cohort."""
         assert p.cohort is not None
         self.cohorts[p.cohort].payload.ended(p)
+        if not math.isnan(p.downloaded_s):
+            for name, cohort in self.cohorts.items():
+                if name != p.cohort and not cohort.retired:
+                    cohort.payload.forget(p.client)
 
     def _closed(self, p: Participation) -> None:
         """A task's outcome is final: the client checks in again."""
@@ -324,10 +327,14 @@ class Coordinator:
         )  # fmt: skip
         now = self.clock.now
         self._recorder.message(client, down=self._rules.section.feedback_bytes)
+        self._outbox.setdefault(client, []).append(letter)
         if self.population.availability.online_until(client, now) > now:
+            self._deliver(client)
+
+    def _deliver(self, client: int) -> None:
+        """All that waits for the client reaches it, in the order in which it was written."""
+        for letter in self._outbox.pop(client, ()):
             letter()
-        else:
-            self._outbox.setdefault(client, []).append(letter)
 
     # --- partition ------------------------------------------------------------------------------
 
@@ -348,14 +355,15 @@ class Coordinator:
 
     def _split(self, parent: Cohort) -> None:
         """Two cohorts go on where ``parent`` stands."""
-        parent.evaluate_if_due()
+        self.evaluate([parent])  # the last that is known of it, at whatever version
+        parent.evaluated()
         if self.stopped:
             return
         parent.retired, parent.ended_s = True, self.clock.now
         sizes = parent.progress.side_sizes()
         names = self.tree.split(parent.cohort)
         self._log(
-            "split", f"cohort/{parent.cohort}", version=parent.version, children=list(names),
+            "partition", f"cohort/{parent.cohort}", version=parent.version, children=list(names),
             sides=list(sizes),
         )  # fmt: skip
         if self._stand_in is not None:
@@ -374,7 +382,8 @@ class Coordinator:
                 return pacing
 
             parent.pacing.hand_over(under_way, heir)
-        waiting, parent.pool.waiting = sorted(parent.pool.waiting), set()
+        waiting = [c for c in sorted(parent.pool.waiting) if parent.pool.available(c)]
+        parent.pool.waiting.clear()
         for client in waiting:
             request = self._requests[client]
             leaf = self.tree.match(parent.cohort, request.side, self._draw(client))

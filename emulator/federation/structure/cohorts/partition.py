@@ -88,7 +88,7 @@ class Progress:
         if len(self._losses) < 2 * self._window:
             return None
         first = _fall(self._losses[: self._window])
-        if first <= 0:
+        if first <= 1e-9 * max(map(abs, self._losses)):
             return 0.0  # it never fell: there is nothing to wait for
         return max(0.0, _fall(self._losses[-self._window :])) / first
 

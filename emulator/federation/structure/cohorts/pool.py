@@ -15,7 +15,8 @@ class Pool:
     checks in again when it is back."""
 
     def __init__(self, population: Population) -> None:
-        self.waiting: set[int] = set()
+        self.waiting: dict[int, float] = {}
+        """Until when each of them is here: the end of the session in which it has checked in."""
         self._population = population
         self._listeners: list[Callable[[], None]] = []
 
@@ -26,19 +27,27 @@ class Pool:
 
     def available(self, client: int) -> bool:
         """Whether the client may be asked now."""
-        return client in self.waiting and self._population.available(client)
+        until_s = self.waiting.get(client)
+        if until_s is None or not self._population.available(client):
+            return False
+        # In a later session it is a candidate only once it has checked in again.
+        return until_s >= self._population.online_until(client)
 
     def all_available(self) -> NDArray[np.int64]:
         """All that may be asked now, ascending."""
-        found = [client for client in sorted(self.waiting) if self._population.available(client)]
+        found = [client for client in sorted(self.waiting) if self.available(client)]
         return np.array(found, dtype=np.int64)
 
     def enter(self, client: int) -> None:
         """The client has checked in."""
-        self.waiting.add(client)
+        self.waiting[client] = self._population.online_until(client)
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener()
+
+    def leave(self, client: int) -> None:
+        """The client is asked, or goes elsewhere; no effect if it is not here."""
+        self.waiting.pop(client, None)
 
     def at_next_check_in(self, action: Callable[[], None]) -> None:
         """Call ``action`` once, when the next client checks in."""
