@@ -425,16 +425,14 @@ def _read_chain_ends(path: Path) -> dict[float, float]:
 def _read_split_reasons(path: Path) -> dict[int, tuple[str, str]]:
     """See ``Run.split_reasons``."""
 
-    def reason(event: dict[str, Any]) -> tuple[int, tuple[str, str]] | None:
-        if "children" in event:
-            return None  # a cohort's split has no rule
+    def reason(event: dict[str, Any]) -> tuple[int, tuple[str, str]]:
         words = event["rule"], event["why"]
         if not all(isinstance(word, str) for word in words):
             raise TypeError(words)
         return int(event["version"]), words
 
     needed = "a split needs a number 'version' and texts 'rule' and 'why'"
-    return dict(found for found in _logged(path, "split", needed, reason) if found is not None)
+    return dict(_logged(path, "split", needed, reason))
 
 
 def _read_check_ins(path: Path) -> Table:

@@ -155,7 +155,7 @@ EVENTS = [
     check_in(107.0, False),
     check_in(109.0, True),
     check_in(400.0, True),
-    '{"t":100.0,"type":"split","entity":"cohort/c0","version":2,"children":["c0.0","c0.1"]}',
+    '{"t":100.0,"type":"partition","entity":"cohort/c0","version":2,"children":["c0.0","c0.1"]}',
 ]
 
 
