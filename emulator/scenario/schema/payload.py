@@ -132,8 +132,8 @@ class DivideAndConquer(Section):
         "A",
         "B",
     )
-    feature_learning: Phase = Phase(epochs=10, lr=0.01)
-    fine_tuning: Phase = Phase(epochs=2, lr=0.001)
+    feature_learning: Phase = Phase(epochs=1, lr=0.01)
+    fine_tuning: Phase = Phase(epochs=3, lr=0.01)
     alternate: Literal["global_phase", "client_phase"] = "global_phase"
     header: NonNegativeBytes = 1000
     control: NonNegativeBytes = 100
