@@ -134,7 +134,7 @@ def cohorts(run: Run) -> list[Cohort]:
         share = accuracy = None
         if everyone.n.size:
             same = members.n[members.time_s == everyone.time_s[-1]]
-            share = float(same.sum() / everyone.n[-1]) if everyone.n[-1] else None
+            share = float(same[-1:].sum() / everyone.n[-1]) if everyone.n[-1] else None
         if members.value.size:
             accuracy = float(members.value[-1])
         found[name] = Cohort(

@@ -88,6 +88,8 @@ class Coordinator:
         self._check_ins: dict[int, int] = {}
         self._strikes: dict[int, int] = {}
         self._blacklisted: set[int] = set()
+        self._evaluated: tuple[float, list[str]] | None = None
+        """When all models were measured last, and which."""
         self._measures = Measures(planted, learner, recorder, tasks)
         self._stand_in = None
         if not learner.learns and planted is not None:
@@ -136,7 +138,8 @@ class Coordinator:
     def finish(self) -> None:
         """Close the books at the present instant: the last models are always evaluated."""
         stopped, self.stopped = self.stopped, None
-        self._evaluate_all()
+        if self._evaluated != (self.clock.now, self._newest()):
+            self._evaluate_all()
         self.stopped = self.stopped or stopped
         self.check()
         for cohort in self.cohorts.values():
@@ -427,7 +430,12 @@ class Coordinator:
 
         self.clock.at(turn * every_s, Rank.EVALUATION, action=evaluate)
 
+    def _newest(self) -> list[str]:
+        """The ids of the newest models."""
+        return [cohort.pacing.model().id for cohort in self.leaves]
+
     def _evaluate_all(self) -> None:
+        self._evaluated = self.clock.now, self._newest()
         self.evaluate(self.leaves)
 
     def evaluate(self, cohorts: Sequence[Cohort]) -> None:
