@@ -10,6 +10,7 @@ from emulator.scenario.schema.federation import (
     FedDyn,
     FedMa,
     FedSeqInter,
+    QFedAvg,
     RandomSelection,
     Scaffold,
     Synchronous,
@@ -59,6 +60,8 @@ def not_with_divide_and_conquer(scenario: Scenario) -> list[str]:
             "federation.selection.busy: queue with payload 'divide_and_conquer': what a client "
             "lacks is known when its task begins, and not when it joins a queue; say busy: exclude"
         )
+    if isinstance(federation.server_optimizer, QFedAvg):
+        wrong.extend(_one_rate(scenario, payload))
     pacing = federation.pacing
     if (
         isinstance(pacing, Buffered)
@@ -190,3 +193,17 @@ def not_with_fedma(scenario: Scenario) -> list[str]:
             "fedseq_lenet or vgg9"
         )
     return wrong
+
+
+def _one_rate(scenario: Scenario, payload: DivideAndConquer) -> list[str]:
+    """q-FedAvg divides an update by the rate that has made it, which is one for all."""
+    usual, prepass = scenario.local.optimizer.lr, payload.prepass
+    rates = {"feature_learning": payload.feature_learning.lr, "fine_tuning": payload.fine_tuning.lr}
+    if prepass is not None and prepass.lr is not None:
+        rates["prepass"] = prepass.lr
+    return [
+        f"federation.payload.{name}.lr is {rate}, and server_optimizer 'qfedavg' takes updates for "
+        f"gradients by local.optimizer.lr, which is {usual}; say the same rate in both"
+        for name, rate in rates.items()
+        if rate != usual
+    ]
