@@ -281,22 +281,39 @@ def write_scenario(folder: Path, pacing: str, executor: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("pacing", sorted(PACINGS))
-def test_killed_with_three_cohorts_and_run_again(pacing: str, tmp_path: Path) -> None:
-    """Killed with three cohorts in flight: same log, tables and weights, with 1 and 2 workers."""
-    scenario = write_scenario(tmp_path, pacing, "inline")
-    whole = tmp_path / "whole"
-    assert run(scenario, whole)[0] == 0
-    lines = (whole / "events.jsonl").read_text().splitlines()
+@pytest.fixture(scope="module", params=sorted(PACINGS))
+def whole(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path, tuple[str, ...]]:
+    """(pacing, run directory, files to compare) of a run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert run(write_scenario(folder, request.param, "inline"), folder / "run")[0] == 0
+    models = sorted(path.name for path in (folder / "run").glob("model-*.safetensors"))
+    assert len(models) == 3
+    return request.param, folder / "run", (*TABLES, *models)
+
+
+def test_killed_with_three_cohorts_and_run_again(
+    whole: tuple[str, Path, tuple[str, ...]], tmp_path: Path
+) -> None:
+    """Killed with three cohorts in flight: same log, tables and weights."""
+    pacing, expected, files = whole
+    lines = (expected / "events.jsonl").read_text().splitlines()
     splits = [number for number, line in enumerate(lines) if '"type":"partition"' in line]
     assert len(splits) == 2
+    scenario = write_scenario(tmp_path, pacing, "inline")
     assert run(scenario, tmp_path / "again", "event", splits[-1] + 60)[0] == -9
     assert run(scenario, tmp_path / "again")[0] == 0
-    models = sorted(path.name for path in whole.glob("model-*.safetensors"))
-    assert len(models) == 3
-    same_files(whole, tmp_path / "again", (*TABLES, *models))
+    same_files(expected, tmp_path / "again", files)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_processes_give_the_same(
+    whole: tuple[str, Path, tuple[str, ...]], workers: int, tmp_path: Path
+) -> None:
+    pacing, expected, files = whole
+    if pacing != "rounds":
+        pytest.skip("that of rounds is enough: what is computed is the same")
     scenario = write_scenario(tmp_path, pacing, "processes")
-    for workers in (1, 2):
-        out = tmp_path / f"workers{workers}"
-        assert run(scenario, out, workers=workers)[0] == 0
-        same_files(whole, out, (*TABLES, *models))
+    assert run(scenario, tmp_path / "run", workers=workers)[0] == 0
+    same_files(expected, tmp_path / "run", files)
