@@ -44,7 +44,7 @@ from analysis.cohort_series import (
 )
 from analysis.errors import AnalysisError
 from analysis.human_units import percent_text
-from analysis.plots import TARGET_GRAY, save_figure, style_axes, time_unit
+from analysis.plots import TARGET_GRAY, save_figures, style_axes, time_unit
 from analysis.run_reader import Run
 from analysis.time_to_accuracy import curve
 
@@ -73,10 +73,7 @@ def write_cohort_figures(run: Run, directory: str | Path) -> list[Path]:
             figures["affinity.png"] = affinity_figure(run)
         if np.isfinite(newest_by_client(run).accuracy).any():
             figures["fairness.png"] = fairness_figure(run)
-    paths = [Path(directory) / name for name in figures]
-    for figure, path in zip(figures.values(), paths, strict=True):
-        save_figure(figure, path)
-    return paths
+    return save_figures(figures, directory)
 
 
 # --- table ---------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from analysis.plots import (
     TARGET_GRAY,
     accuracy_figure,
     byte_unit,
-    save_figure,
+    save_figures,
     style_axes,
 )
 from analysis.run_reader import Run
@@ -79,10 +79,7 @@ def write_part_figures(run: Run, directory: str | Path) -> list[Path]:
         figures["bytes.png"] = bytes_figure(run)
     if "part" in run.updates and curve(run).time_s.size:
         figures["bytes_to_accuracy.png"] = bytes_to_accuracy_figure([run])
-    paths = [Path(directory) / name for name in figures]
-    for figure, path in zip(figures.values(), paths, strict=True):
-        save_figure(figure, path)
-    return paths
+    return save_figures(figures, directory)
 
 
 # --- splits --------------------------------------------------------------------------------------

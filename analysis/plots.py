@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,17 @@ def save_figure(figure: Figure, path: Path) -> None:
             figure.savefig(path, dpi=200, metadata=metadata)
         except OSError as error:
             raise AnalysisError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def save_figures(figures: Mapping[str, Figure], directory: str | Path) -> list[Path]:
+    """Write each figure to its file name in ``directory``; the paths, in their order.
+
+    Raises ``AnalysisError`` as :func:`save_figure` does.
+    """
+    paths = [Path(directory) / name for name in figures]
+    for figure, path in zip(figures.values(), paths, strict=True):
+        save_figure(figure, path)
+    return paths
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:

@@ -22,7 +22,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
 from analysis.errors import AnalysisError
-from analysis.plots import LEGEND_WIDTH, PALETTE, TARGET_GRAY, save_figure, style_axes
+from analysis.plots import LEGEND_WIDTH, PALETTE, TARGET_GRAY, save_figures, style_axes
 from analysis.run_reader import Run, Table
 from analysis.walkers import walkers_figure
 
@@ -59,10 +59,7 @@ def write_superclient_figures(run: Run, directory: str | Path) -> list[Path]:
         figures["similarity.png"] = similarity_figure(run)
     if run.chains is not None and run.chains["chain"].size:
         figures["walkers.png"] = walkers_figure(run)
-    paths = [Path(directory) / name for name in figures]
-    for figure, path in zip(figures.values(), paths, strict=True):
-        save_figure(figure, path)
-    return paths
+    return save_figures(figures, directory)
 
 
 # --- superclients --------------------------------------------------------------------------------

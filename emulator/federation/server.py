@@ -52,7 +52,7 @@ class Pacing(Waits, Protocol):
         """The state that is evaluated: the newest version, or what stands for it."""
 
 
-def _client_then_task(p: Contribution) -> tuple[int, int]:
+def client_then_task(p: Contribution) -> tuple[int, int]:
     """The canonical order of contributions: who, then that one's own repetition."""
     return p.client, p.task
 
@@ -179,7 +179,7 @@ class Server:
 
     def merge(self, taken: Sequence[Contribution], since_s: float) -> None:
         """Make the next version of accepted contributions."""
-        ordered = sorted(taken, key=_client_then_task)
+        ordered = sorted(taken, key=client_then_task)
         for p in ordered:
             self._count_staleness(p)
         state = self.state

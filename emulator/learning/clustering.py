@@ -20,12 +20,11 @@ from emulator.learning.methods.auxo import (
     count_sketch,
     similarity_correlation,
 )
+from emulator.learning.pretraining import Found
 from emulator.learning.vectors import all_finite
 
 if TYPE_CHECKING:
     from emulator.learning.operations import Workbench
-
-Found = tuple[dict[str, Tensors], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,17 @@ class Lazy:
         handle.resolve({name: tensor.to(device) for name, tensor in stored.items()})
         return True
 
+    def _force_values(self, handles: Sequence[Handle]) -> None:
+        """Run the operations behind these handles whose values are not known."""
+        assert self._learning is not None
+        wanted = []
+        for handle in handles:
+            if self._learning.memo.value(handle.id.partition(".")[0]) is None:
+                if handle.operation is None:
+                    raise CacheLost(handle.id)
+                wanted.append(handle.operation)
+        self._force(wanted)
+
     def _force(self, wanted: Sequence[Operation]) -> None:
         """Run the given operations and all of their pending ancestry."""
         if not wanted:

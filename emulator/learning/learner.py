@@ -8,7 +8,7 @@ from emulator.learning.clustering import AffinityConfig
 from emulator.learning.lazy import Lazy, Learning
 from emulator.learning.lineage import Handle, Operation, canonical, digest, identity
 from emulator.learning.matching import MatchConfig, Matching
-from emulator.learning.memo import CacheLost, Values
+from emulator.learning.memo import Values
 from emulator.learning.method import Method
 from emulator.learning.methods.auxo import Participants
 from emulator.learning.objectives import kept_name
@@ -212,11 +212,7 @@ class Learner(Lazy):
             *(update.id for update in updates), repr(config),
         )  # fmt: skip
         (after,) = self._handles("affinity", operation_id, (kept, *updates), config, ("kept",))
-        assert self._learning is not None
-        if self._learning.memo.value(operation_id) is None:
-            if after.operation is None:
-                raise CacheLost(after.id)
-            self._force([after.operation])
+        self._force_values([after])
         values = self.values(operation_id)
         return {**values, "losses": [self._loss_of(update) for update in updates]}, after
 
@@ -303,14 +299,7 @@ class Learner(Lazy):
         if common.layers is not None:
             found: list[list[float]] = self._of_all("components", sent)["components"]
             return found
-        assert self._learning is not None
-        wanted = []
-        for handle in sent:
-            if self._learning.memo.value(handle.id.partition(".")[0]) is None:
-                if handle.operation is None:
-                    raise CacheLost(handle.id)
-                wanted.append(handle.operation)
-        self._force(wanted)
+        self._force_values(sent)
         return [self.values(handle.id.partition(".")[0])["confidence"] for handle in sent]
 
     def similarity(self, models: Sequence[Handle]) -> list[list[float]]:

@@ -11,7 +11,7 @@ from simpy.events import Event
 from emulator.errors import ScenarioError
 from emulator.federation.pacing.synchronous import SynchronousPacing
 from emulator.federation.payload.divide_and_conquer import DivideAndConquer
-from emulator.federation.server import Server
+from emulator.federation.server import Server, client_then_task
 from emulator.federation.structure import Contribution, trained
 from emulator.scenario import schema
 from emulator.simulation.clock import Rank
@@ -67,7 +67,7 @@ class PrePass(SynchronousPacing):
 
     def _take(self, taken: list[Contribution], started_s: float) -> None:
         server, payload, before = self._server, self._payload, self._server.state
-        for c in payload.measure(sorted(taken, key=lambda c: (c.client, c.task)), before):
+        for c in payload.measure(sorted(taken, key=client_then_task), before):
             server.name_nonfinite(trained(c))
         if self._counts:
             server.merge(taken, started_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from emulator.federation.server import Server
+from emulator.federation.server import Server, client_then_task
 from emulator.federation.structure import Contribution
 from emulator.federation.structure.cohorts.partition import Progress
 from emulator.federation.structure.cohorts.pool import Pool
@@ -54,7 +54,7 @@ class Cohort(Server):
         """Make the next version; then its participants hear what the coordinator makes of it."""
         updates = {p.task: p.update for p in taken}
         super().merge(taken, since_s)
-        ordered = sorted(taken, key=lambda p: (p.client, p.task))
+        ordered = sorted(taken, key=client_then_task)
         self.above.merged(self, ordered, [updates[p.task] for p in ordered])
 
     def evaluate(self) -> None:

@@ -82,7 +82,7 @@ class Coordinator:
         self._affinities: dict[int, Affinity] = {}
         self._requests: dict[int, Request] = {}
         """The request, as matched, of each client that waits or is at work."""
-        self._served: Counter[str | None] = Counter()
+        self._served: Counter[str] = Counter()
         """How many clients each cohort was given last."""
         self._outbox: dict[int, list[Callable[[], None]]] = {}
         self._check_ins: dict[int, int] = {}
@@ -202,20 +202,17 @@ class Coordinator:
             "check_in", f"client/{client}", requested=request.cohort, side=request.side,
             explores=request.explores, cohort=leaf,
         )  # fmt: skip
-        self._enter(client, leaf, request)
+        self._forward(client, leaf, request)
 
-    def _enter(self, client: int, leaf: str, request: Request) -> None:
+    def _forward(self, client: int, leaf: str, request: Request) -> None:
+        """The client waits in ``leaf`` from now on; the side that it says it is on is that of the
+        cohort which it asked for."""
         before = self._requests.get(client)
-        if before is not None and before.cohort in self.cohorts:
-            self.cohorts[before.cohort].pool.leave(client)
-        side = request.side if request.cohort == leaf else None
-        self._forward(client, leaf, side, request)
-
-    def _forward(self, client: int, leaf: str, side: int | None, request: Request) -> None:
-        before = self._requests.get(client)
-        if before is not None:
+        if before is not None and before.cohort is not None:
             self._served[before.cohort] -= 1
+            self.cohorts[before.cohort].pool.leave(client)
         self._served[leaf] += 1
+        side = request.side if request.cohort == leaf else None
         self._requests[client] = Request(leaf, side, request.known, request.explores)
         self.cohorts[leaf].pool.enter(client)
 
@@ -390,7 +387,7 @@ class Coordinator:
         for client in waiting:
             request = self._requests[client]
             leaf = self.tree.match(parent.cohort, request.side, self._draw(client))
-            self._forward(client, leaf, None, request)
+            self._forward(client, leaf, request)
         self._write_cohorts()
 
     def _draw(self, client: int) -> float:
