@@ -770,6 +770,7 @@ def test_qfedavg_beside_it_is_charged(lab: Lab) -> None:
     """A forward pass over the 10 samples, a third of a step each, and 4 bytes up."""
     config = divided(1, versions=2)
     config["federation"]["server_optimizer"] = {"kind": "qfedavg"}
+    config["local"]["optimizer"]["lr"] = 0.1
     run = lab.run(config)
     times = [float(row["trained_s"]) - float(row["downloaded_s"]) for row in run.tasks(0)]
     assert times == pytest.approx([10 * (84 / 102 + 1 / 3), 10 * (60 / 102 + 1 / 3)])
@@ -793,6 +794,7 @@ def test_the_pass_before_a_training_of_nothing_is_charged(
     config = divided(1, versions=2, payload={"split": {"kind": "fixed", "layer": 2}})
     config["system"]["devices"] = devices
     config["federation"]["server_optimizer"] = {"kind": "qfedavg"}
+    config["local"]["optimizer"]["lr"] = 0.1
     whole, empty = lab.run(config).tasks(0)
     took = [float(row["trained_s"]) - float(row["downloaded_s"]) for row in (whole, empty)]
     training_s = took[0] - forward_s
