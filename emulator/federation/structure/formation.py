@@ -28,13 +28,14 @@ from emulator.federation.structure.grouping import (
     random_grouping,
 )
 from emulator.federation.structure.superclients import Superclients
+from emulator.federation.structure.survey import Callback, Survey
 from emulator.federation.tasks import Tasks
 from emulator.learning_interface import Learner
 from emulator.random_streams import generator
 from emulator.scenario import schema
-from emulator.simulation.clock import Call, Rank
+from emulator.simulation.clock import Rank
 from emulator.simulation.devices import Work
-from emulator.simulation.participation import Message, Outcome, Participation, Terms
+from emulator.simulation.participation import Message, Participation, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,96 +77,55 @@ class Formation:
         self._stop_on_nonfinite = stop_on_nonfinite
         self._rng = generator(root_seed, "superclients")
         self._handles: dict[int, Sequence[Any]] = {}
-        self._missing = set() if cost is None else set(clients.numbers)
-        self._at_work: dict[int, Participation] = {}
-        self._check_in: Call | None = None
-        self._deadline: Call | None = None
-        self._is_over = False
+        self._survey: Survey | None = None
 
     @property
     def waits_for(self) -> str:
         """What there is to come before the first round."""
-        missing = sorted(self._missing)
-        named = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-        return f"the pre-training of {len(missing)} clients ({named})"
+        return self._survey.waits_for if self._survey else "superclients to be formed"
 
     def begin(self) -> None:
         """Ask everybody; or, where nothing is to be waited for, form the superclients now."""
         clock, pretraining = self._tasks.clock, self._section.pretraining
+        clients = self._clients.numbers
         if self._cost is None:
             clock.at(clock.now, Rank.DISPATCH, action=self._form)
             return
         assert pretraining is not None
         if pretraining.absent == "free":
-            for client in self._clients.numbers:
+            for client in clients:
                 self._handles[client] = self._learner.pretrain(client)
-            self._missing.clear()
             clock.at(clock.now, Rank.DISPATCH, action=self._form)
             return
-        self._log("pretraining", clients=len(self._missing), epochs=pretraining.epochs)
-        if pretraining.deadline is not None:
-            self._deadline = clock.at(pretraining.deadline, Rank.DEADLINE, action=self._time_is_up)
-        clock.at(clock.now, Rank.DISPATCH, action=self._ask)
+        self._log("pretraining", clients=len(clients), epochs=pretraining.epochs)
+        self._survey = Survey(
+            self._tasks, clients, self._task_of, self._form, what="pre-training",
+            deadline_s=pretraining.deadline,
+        )  # fmt: skip
+        self._survey.begin()
 
     def _log(self, event: str, **fields: Any) -> None:
         self._tasks.recorder.event(self._tasks.clock.now, event, "server", **fields)
 
-    # --- pre-training ---------------------------------------------------------------------------
-
-    def _ask(self) -> None:
-        """Ask all who are still missing and may be asked; the others at the next check-in."""
-        if self._is_over:
-            return
-        tasks, cost = self._tasks, self._cost
+    def _task_of(self, client: int, uploaded: Callback, lost: Callback) -> Participation:
+        """The pre-training of ``client``."""
+        cost = self._cost
         assert cost is not None
         down, up = (Message(cost.header_bytes, 0, (0, 0, size - cost.header_bytes))
                     for size in (cost.down_bytes, cost.up_bytes))  # fmt: skip
-        terms = Terms(down.size_bytes, up.size_bytes, self._uploaded, self._lost, down, up)
-        for client in tasks.population.all_available().tolist():
-            if client in self._missing and client not in self._at_work:
-                self._handles[client] = handles = self._learner.pretrain(client)
-                p = tasks.make(client, 0, handles[0], None, cost.work(client), terms)
-                p.phase = "pretraining"
-                self._at_work[client] = p
-                tasks.start(p)
-        if self._check_in is None and len(self._missing) > len(self._at_work):
-            self._check_in = tasks.population.at_next_check_in(self._checked_in)
-
-    def _checked_in(self) -> None:
-        self._check_in = None
-        self._ask()
-
-    def _uploaded(self, p: Participation) -> None:
-        del self._at_work[p.client]
-        self._missing.discard(p.client)
-        p.outcome, p.staleness = Outcome.REPORTED, 0
-        self._tasks.close(p)
-        if not self._missing:
-            self._end()
-
-    def _lost(self, p: Participation) -> None:
-        if not self._is_over:
-            del self._at_work[p.client]
-            self._tasks.clock.soon(Rank.DISPATCH, 0, self._ask)
-
-    def _time_is_up(self) -> None:
-        for p in list(self._at_work.values()):
-            if p.outcome is None:
-                self._tasks.participations.cancel(p, Outcome.CANCELLED)
-        self._end()
-
-    def _end(self) -> None:
-        self._is_over = True
-        if self._deadline is not None:
-            self._tasks.clock.cancel(self._deadline)
-        self._tasks.clock.at(self._tasks.clock.now, Rank.DISPATCH, action=self._form)
+        terms = Terms(down.size_bytes, up.size_bytes, uploaded, lost, down, up)
+        self._handles[client] = handles = self._learner.pretrain(client)
+        p = self._tasks.make(client, 0, handles[0], None, cost.work(client), terms)
+        p.phase = "pretraining"
+        return p
 
     # --- grouping -------------------------------------------------------------------------------
 
     def _form(self) -> None:
         clients, section = self._clients, self._section
         limits = Limits(section.grouping.min_samples, section.grouping.max_clients)
-        seen = [client for client in clients.numbers if client not in self._missing]
+        missing = self._survey.missing if self._survey else set[int]()
+        seen = [client for client in clients.numbers if client not in missing]
         vectors = self._representers(seen)
         if vectors is not None:
             finite = np.isfinite(vectors).all(1)
