@@ -12,14 +12,22 @@ from emulator import assembly, workload
 from emulator.federation.cost import Cost
 from emulator.federation.payload import Payload
 from emulator.federation.payload.divide_and_conquer import DivideAndConquer
-from emulator.federation.payload.full import full
+from emulator.federation.payload.full import Full, Sizes, full
 from emulator.federation.payload.prepass import PrePass
 from emulator.federation.policy import Policy
 from emulator.federation.server import Server, Waits
+from emulator.federation.structure.clustered import Clustering
+from emulator.federation.structure.clustered.cfl import Cfl
+from emulator.federation.structure.clustered.fl_hc import FlHc
+from emulator.federation.structure.clustered.flexcfl import FlexCfl
+from emulator.federation.structure.clustered.ifca import Ifca
+from emulator.federation.structure.clustered.server import ClusteredServer
+from emulator.federation.structure.clustered.star import ClusteredStar
 from emulator.federation.structure.cohorts.affinity import Exploration
 from emulator.federation.structure.cohorts.cohort import Cohort
 from emulator.federation.structure.cohorts.coordinator import Coordinator
 from emulator.federation.structure.cohorts.coordinator import Rules as CohortRules
+from emulator.federation.structure.cohorts.measures import Measures
 from emulator.federation.structure.cohorts.partition import Conditions, Progress
 from emulator.federation.structure.cohorts.pool import Pool
 from emulator.federation.structure.formation import Clients, Formation
@@ -76,6 +84,8 @@ def compose(
     structure = scenario.federation.structure
     if isinstance(structure, schema.Cohorts):
         return parts.cohorts(structure)
+    if isinstance(structure, schema.Clustered):
+        return parts.clustered(structure)
     payload = parts.payload()
     server = parts.server(Server, payload)
     if isinstance(structure, schema.Superclients):
@@ -202,6 +212,48 @@ class _Parts:
         return Formation(
             section, scenario.seed, clients, cost, self.tasks, self.learner, superclients, formed,
             stop_on_nonfinite=scenario.federation.on_nonfinite == "stop",
+        )  # fmt: skip
+
+    # --- clustered baselines --------------------------------------------------------------------
+
+    def clustered(self, section: schema.Clustered) -> ClusteredServer:
+        """One server with a model for each cluster."""
+        tasks = self.tasks
+        server = self.server(ClusteredServer, self.payload())
+        clustering = self.clustering(section, server.payload)
+        measures = Measures(self.setting.planted, self.learner, self.recorder, tasks)
+        server.begin_with(clustering, measures)
+        tasks.on_end = lambda p: server.somebody_is_free()
+        pacing = self.pacing(server)
+        server.start(ClusteredStar(tasks, clustering), pacing)
+        server.begin_evaluations()
+        pacing.start()
+        return server
+
+    def clustering(self, section: schema.Clustered, usual: Any) -> Clustering:
+        """Who trains which model, at which charge."""
+        learner, setting, local = self.learner, self.setting, self.scenario.local
+        sizes, cost, samples = self.sizes, self.cost, setting.samples
+        clients, seed = self.scenario.task.clients, self.scenario.seed
+        eligible = np.flatnonzero(self.world.eligible).tolist()
+        if isinstance(section, schema.Ifca):
+            k, header = section.clusters, self.scenario.federation.payload.header
+            down_bytes = header + k * (sizes.down_bytes - header)
+            passes = cost + Cost(forward_passes=k)
+            work = workload.build_work(local, local, samples, setting.profile, passes)
+            return Ifca(
+                section, clients, learner, Full(Sizes(down_bytes, sizes.up_bytes + 4), work)
+            )
+        if isinstance(section, schema.FlHc):
+            return FlHc(section, clients, eligible, learner, usual, seed)
+        if isinstance(section, schema.Cfl):
+            return Cfl(section, clients, eligible, learner, usual, seed)
+        cold_local = learning_setting.cold_start_local(local, section)
+        cold = workload.build_work(local, cold_local, samples, setting.profile, cost)
+        both = Sizes(2 * sizes.down_bytes, 2 * sizes.up_bytes)
+        return FlexCfl(
+            section, clients, eligible, learner, usual, Full(sizes, cold),
+            Full(both, lambda client: cold(client) + usual.work(client)), seed,
         )  # fmt: skip
 
     # --- cohorts --------------------------------------------------------------------------------

@@ -32,14 +32,35 @@ class Learner(Protocol):
     def learns(self) -> bool:
         """False in a timing-only run."""
 
-    def initial(self) -> Any:
-        """Handle of the server's first state."""
+    def initial(self, number: int = 0) -> Any:
+        """Handle of the server's first state; of several models, of that one's."""
 
     def train(
-        self, server: Any, state: Any, client: int, visit: tuple[int, ...], part: Part | None
-    ) -> tuple[Any, Any]:
+        self, server: Any, state: Any, client: int, visit: tuple[int, ...],
+        part: Part | None = None, recipe: str | None = None,
+    ) -> tuple[Any, Any]:  # fmt: skip
         """Handles of the update and of the client's next state; without ``part`` all layers are
-        trained, as the scenario's ``local`` says."""
+        trained, as the scenario's ``local`` says or by that recipe."""
+
+    def mean(self, server: Any, updates: Sequence[Any]) -> Any:
+        """Handle of ``server`` moved by the plain mean of these updates."""
+
+    def choose(self, models: Sequence[Any], clients: Sequence[int]) -> Any:
+        """Handle of which of these models fits each client's training samples best."""
+
+    def choices(self, chosen: Sequence[Any]) -> list[list[int]]:
+        """The numbers of the models behind such handles, computed now."""
+
+    def group(
+        self, updates: Sequence[Any], method: dict[str, Any], seed: int
+    ) -> tuple[list[int | None], Any]:
+        """The group of each update, computed now, and a handle of the groups' mean updates."""
+
+    def nearest(self, references: Any, updates: Sequence[Any]) -> list[int | None]:
+        """The group of each update among those, computed now."""
+
+    def norms(self, updates: Sequence[Any]) -> dict[str, Any]:
+        """The norm of the ``mean`` update and the ``largest`` norm of one, computed now."""
 
     def chain_update(self, server: Any, last: Any) -> Any:
         """Handle of what a chain of clients, begun at ``server``, brings it; ``last`` is the

@@ -143,6 +143,11 @@ def _refuse_impossible(scenario: Scenario, options: Options) -> None:
             "federation.structure: 'cohorts' are found from what clients have learned, which "
             "--timing-only never computes; say stand_in: planted, with task.planted"
         )
+    if options.timing_only and isinstance(structure, schema.Clustered):
+        raise ScenarioError(
+            f"federation.structure: '{structure.kind}' goes by what clients have learned, which "
+            "--timing-only never computes; run it with learning"
+        )
     payload = scenario.federation.payload
     if (
         options.timing_only
@@ -177,7 +182,8 @@ def _learning(
     memo = Memo(path, fingerprint, options.memo, scenario.memo.checkpoint_every)
     workers = options.workers or os.cpu_count() or 1
     executor = learning_setting.executor(scenario.execution.executor, bench, workers, step)
-    return Learning(executor, memo, initial, scenario.memo.keep == "versions", pretraining)
+    more = tuple(bench.layout.flat_of(model) for model in setting.more_models)
+    return Learning(executor, memo, initial, scenario.memo.keep == "versions", pretraining, more)
 
 
 @dataclass(slots=True)

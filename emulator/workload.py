@@ -14,7 +14,8 @@ from emulator.federation.payload.divide_and_conquer import DivideAndConquer
 from emulator.federation.payload.full import Full, Sizes
 from emulator.federation.payload.holdings import Model
 from emulator.federation.payload.layer_by_layer import LayerByLayer
-from emulator.learning.setting import Setting, recipe
+from emulator.federation.structure.clustered.flexcfl import COLD_START
+from emulator.learning.setting import Setting, cold_start_local, recipe
 from emulator.learning.training import Recipe
 from emulator.learning_interface import Learner
 from emulator.recording.recorder import Recorder
@@ -128,7 +129,10 @@ def _local_of(local: schema.Local, phase: schema.Phase | schema.PrePass) -> sche
 
 
 def recipes(scenario: Scenario) -> dict[str, Recipe]:
-    """Those of :func:`phases`."""
+    """Those of :func:`phases`, and of FlexCFL's cold start."""
+    structure = scenario.federation.structure
+    if isinstance(structure, schema.FlexCfl):
+        return {COLD_START: recipe(cold_start_local(scenario.local, structure))}
     return {name: recipe(local) for name, local in phases(scenario).items()}
 
 

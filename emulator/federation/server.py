@@ -7,7 +7,7 @@ for, the learning plane knows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -126,6 +126,10 @@ class Server:
         """Of ``n`` clients at work what this server may have: all of them."""
         return n
 
+    def before_round(self) -> Iterable[Any]:
+        """What the next round waits for, as the events of a process: nothing."""
+        return ()
+
     def select(self, n: int) -> list[int]:
         """Up to ``n`` of those who may be asked now (all there are, with selection ``all``).
 
@@ -236,6 +240,10 @@ class Server:
         self.recorder.version(
             self.clock.now, self.version, ordered, since_s, state.id, self.entity, self.cohort
         )
+        self.version_made()
+
+    def version_made(self) -> None:
+        """Evaluate it, or end the run, if it is time to."""
         policy = self.policy
         every = policy.evaluate_every_versions
         if every is not None and self.version % every == 0:

@@ -31,13 +31,15 @@ class HostTime:
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """What a run that learns has and a timing-only run has not."""
+    """What a run that learns has and a timing-only run has not; ``more_models`` are those that
+    others begin with, where there are several."""
 
     executor: Executor
     memo: Memo
     initial_model: Tensor
     keep_versions: bool
     pretraining_model: Tensor | None = None
+    more_models: tuple[Tensor, ...] = ()
 
 
 class Lazy:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from emulator.learning.assigning import Assigning
 from emulator.learning.clustering import AffinityConfig
-from emulator.learning.lazy import Lazy, Learning
+from emulator.learning.lazy import Learning
 from emulator.learning.lineage import Handle, Operation, canonical, digest, identity
 from emulator.learning.matching import MatchConfig, Matching
 from emulator.learning.memo import Values
@@ -21,6 +22,7 @@ from emulator.learning.operations import (
 )
 from emulator.learning.pretraining import PretrainConfig
 from emulator.learning.server_steps import uploads
+from emulator.learning.training import Recipe
 from emulator.learning_interface import Part
 
 EVALUATION_SHARD = 1000
@@ -30,8 +32,8 @@ CLIENTS_SHARD = 50
 """Clients that an operation evaluates one by one."""
 
 
-class Learner(Lazy):
-    """The operations of a ``method``, see :class:`Lazy`."""
+class Learner(Assigning):
+    """The operations of a ``method``, see :class:`emulator.learning.lazy.Lazy`."""
 
     def __init__(
         self, method: Method, learning: Learning | None, position: Callable[[], int]
@@ -57,27 +59,32 @@ class Learner(Lazy):
 
     # --- operations -----------------------------------------------------------------------
 
-    def initial(self) -> Handle:
-        """The server's state before the first version."""
-        config = self._learning.initial_model if self._learning else None
-        return self._handles("initial", self._method.root, (), config, ("server",))[0]
+    def initial(self, number: int = 0) -> Handle:
+        """The server's state before the first version: of several models, that one."""
+        root, learning = self._method.root, self._learning
+        if number == 0:
+            config = learning.initial_model if learning else None
+            return self._handles("initial", root, (), config, ("server",))[0]
+        config = learning.more_models[number - 1] if learning else None
+        operation_id = identity("initial", root, number)
+        return self._handles("initial", operation_id, (), config, ("server",))[0]
 
     def train(
         self, server: Handle, state: Handle | None, client: int, visit: tuple[int, ...],
-        part: Part | None = None,
+        part: Part | None = None, recipe: str | None = None,
     ) -> tuple[Handle, Handle | None]:  # fmt: skip
         """(update, the client's new state or None) of one visit of ``client``.
 
         ``server`` is frozen by this call; ``visit`` is the structure's visit key. In a chain it is
         what the client before has trained, and the update is what the next one starts from.
-        Without ``part`` all layers are trained.
+        Without ``part`` all layers are trained, as ``local`` says or by that ``recipe``.
         """
         method = self._method
         # identity(), written out: this is asked for every task.
         key = "\x1f".join([str(part) for part in visit])
         operation_id = digest(
             f"train\x1f{server.id}\x1f{state.id if state else ''}\x1f{client}\x1f{key}"
-            f"\x1f{self._method_id}{self._part_id(part)}"
+            f"\x1f{self._method_id}{self._part_id(part, recipe)}"
         )
         if self._learning is None:
             new = Handle(operation_id + ".state", None) if self._stateful else None
@@ -86,7 +93,7 @@ class Learner(Lazy):
             client,
             visit,
             method.seed,
-            method.recipe if part is None else method.recipes[part.recipe],
+            self._recipe(part, recipe),
             method.objective,
             self._uploads,
             method.batch_norm,
@@ -97,10 +104,15 @@ class Learner(Lazy):
         handles = self._handles("train", operation_id, (server, state), config, names)
         return handles[0], handles[1] if self._stateful else None
 
-    def _part_id(self, part: Part | None) -> str:
-        if part is None:
+    def _recipe(self, part: Part | None, recipe: str | None) -> Recipe:
+        name = recipe if part is None else part.recipe
+        return self._method.recipe if name is None else self._method.recipes[name]
+
+    def _part_id(self, part: Part | None, recipe: str | None) -> str:
+        if part is None and recipe is None:
             return ""
-        return "\x1f".join(("", *part.layers, repr(self._method.recipes[part.recipe])))
+        layers = () if part is None else part.layers
+        return "\x1f".join(("", *layers, repr(self._recipe(part, recipe))))
 
     def _matching(self, trained: tuple[str, ...]) -> Matching:
         """FedMA's sub-round in which these layers are trained."""
@@ -152,6 +164,14 @@ class Learner(Lazy):
             self._method.clients if contributors is None else contributors,
             layers,
         )
+        handles = self._handles("aggregate", operation_id, (server, *updates), config, ("server",))
+        return self._kept(handles[0])
+
+    def mean(self, server: Handle, updates: Sequence[Handle]) -> Handle:
+        """``server`` moved by the plain mean of these updates, whatever the server's step is."""
+        operation_id = identity("mean", server.id, *(update.id for update in updates))
+        ones, step = (1.0,) * len(updates), {"kind": "average", "lr": 1.0}
+        config = AggregateConfig(ones, ones, "weights", step, self._method.clients)
         handles = self._handles("aggregate", operation_id, (server, *updates), config, ("server",))
         return self._kept(handles[0])
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from emulator import random_streams
 from emulator.errors import InternalError
-from emulator.learning import clustering, matching, objectives, pretraining, training
+from emulator.learning import clustering, grouping, matching, objectives, pretraining, training
 from emulator.learning.lineage import Tensors
 from emulator.learning.matching import Matching, layer_positions, own_model
 from emulator.learning.methods.average import coefficients
@@ -453,4 +453,8 @@ _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] 
     "components": _found(pretraining.components),
     "similarity": _found(pretraining.similarity),
     "affinity": _found(clustering.affinity),
+    "choose": _found(grouping.choose),
+    "group": _found(grouping.group),
+    "nearest": _found(grouping.nearest),
+    "norms": _found(grouping.norms),
 }

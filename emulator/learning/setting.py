@@ -55,6 +55,8 @@ from emulator.scenario.schema import (
     DeclaredData,
     DeclaredModel,
     Execution,
+    FlexCfl,
+    Ifca,
     LabelGroups,
     Local,
     Natural,
@@ -79,7 +81,7 @@ class Setting:
     where the scenario only declares their size. ``exemplars`` (x, y) are held out of the test set;
     ``pretraining_model`` is where clients begin before superclients are formed; ``sample`` is the
     shape of one, the number of classes, and whether it is text; ``planted`` [clients] the cluster
-    that each client has been put into.
+    that each client has been put into; ``more_models`` are where others than the first begin.
     """
 
     samples: NDArray[np.int64]
@@ -93,6 +95,7 @@ class Setting:
     exemplars: tuple[NDArray[Any], NDArray[np.int64]] | None = None
     sample: Sample = ((), 0, False)
     planted: NDArray[np.int64] | None = None
+    more_models: tuple[torch.nn.Module, ...] = ()
 
     def backward_macs(self, layers: Collection[str]) -> int:
         """Multiply-accumulates of one sample's backward pass where only ``layers`` are trained."""
@@ -184,9 +187,16 @@ def build(scenario: Scenario) -> Setting:
         )
         if isinstance(structure.approximator, Clf):
             classifier_weights(model, structure.approximator.layers)  # refused before anything runs
+    more = range(1, structure.clusters) if isinstance(structure, Ifca) else ()
+    more_models = tuple(
+        _initialized(
+            model_spec, dataset.input_shape, dataset.classes, seed, "initialization", number
+        )
+        for number in more
+    )
     return Setting(
         samples, profile, root, parts, dataset, model, client_test, pretraining_model, held_out,
-        sample, planted,
+        sample, planted, more_models,
     )  # fmt: skip
 
 
@@ -241,12 +251,13 @@ def _initialized(
     classes: int,
     seed: int,
     stream: str = "initialization",
+    *number: int,
 ) -> torch.nn.Module:
     options = dict(spec)
     kind = options.pop("kind")
     if kind == "custom":
         options = {"callable": options["callable"], **options["options"]}
-    with torch_stream(seed, stream):
+    with torch_stream(seed, stream, *number):
         return build_model(kind, input_shape, classes, **options)
 
 
@@ -283,6 +294,11 @@ def pretraining_local(local: Local, section: PretrainingSection) -> Local:
             "optimizer": section.optimizer or local.optimizer,
         }
     )
+
+
+def cold_start_local(local: Local, section: FlexCfl) -> Local:
+    """What ``local`` is when a client's group is to be found."""
+    return local.model_copy(update={"epochs": None, "steps": section.steps})
 
 
 def classifier_bytes(setting: Setting, layers: int) -> int:

@@ -39,6 +39,14 @@ class Work:
     of_local: float = 1.0
     usual_samples: int = 0
 
+    def __add__(self, other: Work) -> Work:
+        """One after the other, of one model that is trained in whole."""
+        return Work(
+            self.samples + other.samples, self.extra_samples + other.extra_samples,
+            self.macs_per_sample, self.forward_samples + other.forward_samples,
+            self.forward_macs, self.of_sample, self.of_local + other.of_local, self.usual_samples,
+        )  # fmt: skip
+
 
 class Speed(Protocol):
     """A kind of device: noiseless seconds of a task."""

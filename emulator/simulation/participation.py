@@ -70,7 +70,8 @@ class Participation:
 
     ``update`` and ``state`` are handles of the learning plane: the update, and the client's own
     state after it. ``fails_at`` below 1 is the fraction of its training at which the task is lost.
-    ``owner`` is the structure that hears if it is not reported, ``cohort`` the one it is a task of.
+    ``owner`` is the structure that hears if it is not reported, ``cohort`` the one it is a task of,
+    ``visit`` what names the random stream of a training that is chosen only once it has reported.
     ``plan`` is the payload's, ``moved`` says that others have trained the model before. Where it
     travels in parts, ``cross_staleness`` counts the versions of the part that was frozen, and
     ``lent_pieces`` takes apart ``lent_bytes``.
@@ -86,6 +87,7 @@ class Participation:
     phase = "training"
     owner: Any = None
     cohort: str | None = None
+    visit: tuple[int, ...] = ()
     plan: Any = None
     moved = False
     cross_staleness: int | None = None

@@ -107,6 +107,7 @@ class SynchronousPacing:
         section, server, clock = self._section, self._server, self._server.clock
         n = server.structure.candidates.clients
         for number in itertools.count():
+            yield from server.before_round()
             wanted = server.share(section.wanted(n))
             yield from self._one_round(number, wanted, section.asked_for(wanted))
             if server.retired:

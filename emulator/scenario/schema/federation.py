@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from emulator.scenario.schema.base import Count, Kind, NonNegative, Positive, Section, Whole
+from emulator.scenario.schema.clustered import Cfl, FlexCfl, FlHc, Ifca
 from emulator.scenario.schema.cohorts import Cohorts
 from emulator.scenario.schema.payload import FullPayload, Payload, Phase, RoundTime
 from emulator.scenario.schema.structure import Star, Superclients
@@ -436,7 +437,9 @@ class Federation(Section):
 
     pacing: Annotated[Synchronous | Buffered | Asynchronous | FedSeqInter, Kind]
     selection: Annotated[RandomSelection | AllSelection, Kind] = RandomSelection(kind="random")
-    structure: Annotated[Star | Superclients | Cohorts, Kind] = Star(kind="star")
+    structure: Annotated[Star | Superclients | Cohorts | Ifca | Cfl | FlHc | FlexCfl, Kind] = Star(
+        kind="star"
+    )
     objective: Annotated[Plain | FedProx | Scaffold | FedDyn | FedMax, Kind] = Plain(kind="plain")
     server_optimizer: Annotated[
         Average | FedAvgM | FedAdagrad | FedAdam | FedYogi | QFedAvg | FedMa, Kind

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from emulator.scenario.schema.base import Count, Section
+from emulator.scenario.schema.clustered_rules import not_with_clustered
 from emulator.scenario.schema.cohort_rules import not_with_cohorts
 from emulator.scenario.schema.federation import (
     AllSelection,
@@ -101,8 +102,9 @@ class Evaluation(Section):
     ``clients``: the same model on each client's own test samples (``task.client_test``, or those
     of natural data), never, once at the end, or whenever the test set is. It adds no simulated
     time. Where clients keep their batch-normalization statistics, each is tested with its own.
-    Cohorts are always measured on each client's own samples, by the model of the cohort that serves
-    it: of all of them (``test``), and of those that their cohorts know (``members``).
+    Cohorts, and the models of ifca, cfl, fl_hc and flexcfl, are always measured on each client's
+    own samples, by the one that serves it: of all clients (``test``), and of those that their
+    cohorts know (``members``).
     """
 
     every: Annotated[
@@ -231,6 +233,7 @@ def refuse_nonsense(scenario: Scenario) -> None:
     wrong.extend(_not_with_feddyn(scenario.federation))
     wrong.extend(not_with_superclients(scenario))
     wrong.extend(not_with_cohorts(scenario))
+    wrong.extend(not_with_clustered(scenario))
     wrong.extend(not_with_divide_and_conquer(scenario))
     wrong.extend(not_with_fedma(scenario))
     if isinstance(scenario.federation.server_optimizer, QFedAvg) and isinstance(

@@ -25,7 +25,7 @@ from emulator.federation.server import check_books
 from emulator.federation.structure import Contribution
 from emulator.federation.structure.cohorts.affinity import Affinity, Exploration, Request
 from emulator.federation.structure.cohorts.cohort import Cohort
-from emulator.federation.structure.cohorts.measures import Measures
+from emulator.federation.structure.cohorts.measures import Measured, Measures
 from emulator.federation.structure.cohorts.partition import Conditions, Quality, missing
 from emulator.federation.structure.cohorts.stand_in import PlantedStandIn
 from emulator.federation.structure.cohorts.tree import ROOT, Tree
@@ -445,7 +445,8 @@ class Coordinator:
         if self._learner.learns:
             homes = [self.home(client) for client in range(self.population.clients)]
             known = [self._is_known(client, home) for client, home in enumerate(homes)]
-            accuracy = self._measures.measure(cohorts, homes, known, self.version)
+            newest = [Measured(c.cohort, c.pacing.model(), c.version) for c in cohorts]
+            accuracy = self._measures.measure(newest, homes, known, self.version)
             for cohort in cohorts:
                 cohort.surface_nonfinite()
         if accuracy is not None:

@@ -1,0 +1,191 @@
+"""The server of several models: one round for all, and one version number."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simpy.events import Event
+
+from emulator.federation.server import Server, client_then_task
+from emulator.federation.structure import Contribution, Trained
+from emulator.federation.structure.clustered import Clustering, Models
+from emulator.federation.structure.clustered.star import ClusteredStar
+from emulator.federation.structure.cohorts.measures import Measured, Measures
+from emulator.federation.structure.survey import Callback, Survey
+from emulator.simulation.clock import Rank
+from emulator.simulation.participation import Participation, Terms
+
+
+@dataclass(slots=True)
+class _Life:
+    """When a cohort was born and split, and its versions then."""
+
+    born_s: float
+    first_version: int
+    parent: str | None = None
+    ended_s: float | None = None
+    last_version: int = 0
+
+
+class ClusteredServer(Server):
+    """See the module."""
+
+    clustering: Clustering
+    measures: Measures
+    structure: ClusteredStar
+    _survey: Survey | None = None
+
+    def begin_with(self, clustering: Clustering, measures: Measures) -> None:
+        """The first models."""
+        self.clustering, self.measures = clustering, measures
+        self.state: Models = clustering.begin()
+        self._lives = {cohort: _Life(0.0, 0) for cohort in self.state.states}
+        self._write_cohorts()
+
+    def somebody_is_free(self) -> None:
+        """One that was at work may be asked again."""
+        super().somebody_is_free()
+        if self._survey is not None:
+            self._survey.somebody_is_free()
+
+    # --- versions -----------------------------------------------------------------------------
+
+    def merge(self, taken: Sequence[Contribution], since_s: float) -> None:
+        """Make the next version of the models that accepted contributions have trained."""
+        ordered: list[Any] = sorted(taken, key=client_then_task)
+        for p in ordered:
+            self._count_staleness(p)
+        groups: dict[str, list[Any]] = {}
+        cohorts = self.clustering.settle(ordered, self.state)
+        for p, cohort in zip(ordered, cohorts, strict=True):
+            p.cohort = cohort
+            groups.setdefault(cohort, []).append(p)
+        updates = {cohort: [p.update for p in group] for cohort, group in groups.items()}
+        states = dict(self.state.states)
+        for cohort, group in sorted(groups.items()):
+            states[cohort] = self._merged(states[cohort], group, None)
+        self._new_version(Models(states), groups, since_s)
+        self.clustering.merged(self.version, updates)
+
+    def _new_version(self, models: Models, groups: dict[str, list[Any]], since_s: float) -> None:
+        self.state = models
+        self.version += 1
+        for cohort, group in sorted(groups.items()):
+            for p in group:
+                if not p.closed:
+                    self.structure.close(p)
+            self.recorder.version(
+                self.clock.now, self.version, group, since_s, models.states[cohort].id,
+                f"cohort/{cohort}", cohort,
+            )  # fmt: skip
+            self._lives[cohort].last_version = self.version
+        self.version_made()
+
+    # --- passes over clients ------------------------------------------------------------------
+
+    def before_round(self) -> Generator[Event, Any, None]:
+        """A pass over clients, if the clustering wants one; rounds wait for its end."""
+        wanted = self.clustering.due(self.version, self.state)
+        if wanted is None:
+            return
+        began_s, updates, asked = self.clock.now, dict[int, Any](), dict[int, Participation]()
+        self.log(
+            "survey", version=self.version, phase=wanted.phase, clients=len(wanted.clients),
+            wanted=wanted.wanted,
+        )  # fmt: skip
+
+        def task_of(client: int, uploaded: Callback, lost: Callback) -> Participation:
+            visit = self.structure.visit(client, self.version)
+            updates[client] = wanted.train(client, visit)
+            terms = Terms(0, 0, uploaded, lost)
+            asked[client] = p = self.structure.task(
+                client, self.version, updates[client], wanted.plan, terms
+            )
+            p.phase = wanted.phase
+            return p
+
+        over = self.clock.idle_timer(Rank.DISPATCH)
+
+        def ended() -> None:
+            self.clock.set(over, self.clock.now)
+
+        self._survey = Survey(
+            self.tasks, wanted.clients, task_of, ended,
+            what=wanted.phase, deadline_s=wanted.deadline_s, wanted=wanted.wanted,
+        )  # fmt: skip
+        self.waits = self._survey
+        self._survey.begin()
+        yield over
+        missing, self._survey, self.waits = self._survey.missing, None, self.pacing
+        came = {client: updates[client] for client in sorted(set(asked) - missing)}
+        self._partition(came, asked, began_s)
+
+    def _partition(
+        self, came: dict[int, Any], asked: dict[int, Participation], began_s: float
+    ) -> None:
+        """Cohorts go on where their parent stands, as the clustering says."""
+        self.evaluate()  # the last that is known of it
+        if self.stopped:
+            return
+        found = self.clustering.passed(came, self.state)
+        for client in found.nonfinite:
+            p = asked[client]
+            self.name_nonfinite(Trained(client, p.version, p.dispatched_s, p.plan.rate))
+        now = self.clock.now
+        self.log(
+            "partition", version=self.version, parent=found.parent,
+            children=list(found.children), sizes=[len(who) for who in found.children.values()],
+            clients=len(came),
+        )  # fmt: skip
+        if set(found.children) != {found.parent}:
+            self._lives[found.parent].ended_s = now
+            for cohort in found.children:
+                self._lives[cohort] = _Life(now, self.version, found.parent, None, self.version)
+        if found.merged:
+            groups = {cohort: [asked[client] for client in who]
+                      for cohort, who in found.children.items() if who}  # fmt: skip
+            self._new_version(found.models, groups, began_s)
+        self.state = found.models
+        self._write_cohorts()
+
+    def _write_cohorts(self) -> None:
+        self.recorder.cohorts(
+            [(name, life.parent, life.born_s, life.ended_s, life.first_version, life.last_version,
+              None, None) for name, life in sorted(self._lives.items())]
+        )  # fmt: skip
+
+    # --- evaluation ---------------------------------------------------------------------------
+
+    def evaluate(self) -> None:
+        """Measure every model on the clients that it would serve now."""
+        models = self.state
+        if self.stopped == "target" or (self._evaluated == models.id and self.stopped):
+            return
+        self._evaluated, self._evaluation_due = models.id, False
+        self.log("evaluate", version=self.version)
+        accuracy = None
+        if self.learner.learns:
+            homes = self.clustering.homes(models)
+            known = [n > 0 for n in self.recorder.by_client.reported]
+            measured = [Measured(*item, self.version) for item in models.states.items()]
+            accuracy = self.measures.measure(measured, homes, known, self.version)
+            self.surface_nonfinite()
+        if accuracy is not None:
+            self.stop_at_target(accuracy)
+        self.check()
+        self._on_evaluation(self, accuracy)
+
+    def _evaluate_clients(self, model: Any) -> None:
+        """Every evaluation does."""
+
+    def finish(self) -> None:
+        """Close the books at the present instant: the last models are always evaluated."""
+        super().finish()
+        self._write_cohorts()
+
+    def models(self) -> dict[str | None, Any]:
+        """The states that the run ends with, by cohort."""
+        states = self.state.states
+        return {None if len(states) == 1 else name: state for name, state in states.items()}
