@@ -241,7 +241,9 @@ def _write_name(
             words += f", {percent_text(cohort.accuracy)}"
         at, right = end, False
     else:
-        words = f"split into {cohort.sides[0]:,} and {cohort.sides[1]:,}"
+        words = "split"
+        if any(cohort.sides):
+            words += f" into {cohort.sides[0]:,} and {cohort.sides[1]:,}"
         at = cohort.split_s / unit_s
         right = at > 0.7 * end
     axes.annotate(

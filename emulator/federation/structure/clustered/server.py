@@ -153,7 +153,7 @@ class ClusteredServer(Server):
     def _write_cohorts(self) -> None:
         self.recorder.cohorts(
             [(name, life.parent, life.born_s, life.ended_s, life.first_version, life.last_version,
-              None, None) for name, life in sorted(self._lives.items())]
+              0, 0) for name, life in sorted(self._lives.items())]
         )  # fmt: skip
 
     # --- evaluation ---------------------------------------------------------------------------
