@@ -41,6 +41,8 @@ class Population:
     lets the task wait).
     """
 
+    few = False
+
     def __init__(
         self,
         clock: Clock,

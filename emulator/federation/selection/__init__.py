@@ -13,6 +13,10 @@ class Candidates(Protocol):
     """The population as a selector sees it, at the present instant."""
 
     @property
+    def few(self) -> bool:
+        """Whether those who may be asked are known, and few beside all clients."""
+
+    @property
     def clients(self) -> int:
         """How many clients there are."""
 

@@ -12,12 +12,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.federation.selection import Candidates
 from emulator.random_streams import bits, bits_array, purpose_key, uniforms
 
 _TURNS, _ATTEMPTS = 256, 16
 """The first draws of so many turns are made at once."""
+
+
+def _mask(clients: int) -> int:
+    return (1 << (clients - 1).bit_length()) - 1
+
+
+def _attempts(n: int, mask: int) -> int:
+    """After so many draws in vain a pass over all is no dearer."""
+    return 16 + 4 * n + (mask >> 4)
 
 
 class RandomSelector:
@@ -31,11 +41,13 @@ class RandomSelector:
         self._block: list[list[int]] = []
 
     def select(self, n: int, turn: int, candidates: Candidates) -> Sequence[int]:
+        if candidates.few:
+            return self._select_among_few(n, turn, candidates)
         clients, available = candidates.clients, candidates.available
-        mask = (1 << (clients - 1).bit_length()) - 1
+        mask = _mask(clients)
         row = self._first_draws(turn, mask)
         chosen: dict[int, None] = {}
-        for attempt in range(16 + 4 * n + (mask >> 4)):
+        for attempt in range(_attempts(n, mask)):
             if attempt < _ATTEMPTS:
                 client = row[attempt]
             else:
@@ -46,13 +58,24 @@ class RandomSelector:
                 chosen[client] = None
                 if len(chosen) == n:
                     return list(chosen)
-        rest = candidates.all_available()
-        keys = uniforms(self._keys, rest, turn)
-        for client in rest[keys.argsort(kind="stable")].tolist():
-            if len(chosen) == n:
-                break
-            chosen.setdefault(client)
-        return list(chosen)
+        return self._filled_up(chosen, n, turn, candidates.all_available())
+
+    def _select_among_few(self, n: int, turn: int, candidates: Candidates) -> Sequence[int]:
+        """The same clients, by way of all who may be asked."""
+        mask, rest = _mask(candidates.clients), candidates.all_available()
+        drawn = bits_array(self._draws, np.array(turn), np.arange(_attempts(n, mask)))
+        drawn &= np.uint64(mask)
+        hits = drawn[np.isin(drawn, rest.astype(np.uint64))].tolist()
+        return self._filled_up(dict.fromkeys(hits), n, turn, rest)
+
+    def _filled_up(
+        self, chosen: dict[int, None], n: int, turn: int, rest: NDArray[np.int64]
+    ) -> Sequence[int]:
+        """The first ``n`` of those chosen; where they are fewer, also of ``rest``."""
+        if len(chosen) < n:
+            keys = uniforms(self._keys, rest, turn)
+            chosen |= dict.fromkeys(rest[keys.argsort(kind="stable")].tolist())
+        return list(chosen)[:n]
 
     def _first_draws(self, turn: int, mask: int) -> list[int]:
         first = turn - turn % _TURNS

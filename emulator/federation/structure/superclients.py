@@ -24,6 +24,7 @@ class Superclients:
     been formed (see ``formation``)."""
 
     contributor = "superclient"
+    few = False
     groups: list[list[int]]
 
     def __init__(

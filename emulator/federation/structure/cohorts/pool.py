@@ -21,6 +21,11 @@ class Pool:
         self._listeners: list[Callable[[], None]] = []
 
     @property
+    def few(self) -> bool:
+        """Whether a pass over those who wait costs less than drawing among all clients."""
+        return 16 * len(self.waiting) <= self.clients
+
+    @property
     def clients(self) -> int:
         """How many clients there are in all: numbers are drawn below it."""
         return self._population.clients
@@ -36,6 +41,8 @@ class Pool:
     def all_available(self) -> NDArray[np.int64]:
         """All that may be asked now, ascending."""
         found = [client for client in sorted(self.waiting) if self.available(client)]
+        if len(found) < len(self.waiting):  # who has gone will check in anew
+            self.waiting = {client: self.waiting[client] for client in found}
         return np.array(found, dtype=np.int64)
 
     def enter(self, client: int) -> None:
