@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -39,10 +40,14 @@ class Pool:
         return until_s >= self._population.online_until(client)
 
     def all_available(self) -> NDArray[np.int64]:
-        """All that may be asked now, ascending."""
-        found = [client for client in sorted(self.waiting) if self.available(client)]
-        if len(found) < len(self.waiting):  # who has gone will check in anew
-            self.waiting = {client: self.waiting[client] for client in found}
+        """All that may be asked now, ascending; whose session is over is forgotten."""
+        population = self._population
+        self.waiting = {
+            client: until_s
+            for client, until_s in sorted(self.waiting.items())
+            if -math.inf < population.online_until(client) <= until_s
+        }
+        found = [client for client in self.waiting if population.available(client)]
         return np.array(found, dtype=np.int64)
 
     def enter(self, client: int) -> None:
