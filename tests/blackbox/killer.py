@@ -33,8 +33,9 @@ PROCESSES = multiprocessing.get_context("forkserver")
 def start_server() -> None:
     """In the background; before a run with worker processes starts the server for its own ends."""
     PROCESSES.set_forkserver_preload(
-        ["pytest", "emulator.cli", "emulator.run", "emulator.learning.executors.processes"]
-    )
+        ["pytest", "sklearn.datasets", "commandline", "emulator.run",
+         "emulator.learning.executors.processes"]
+    )  # fmt: skip
     forkserver.ensure_running()
 
 
