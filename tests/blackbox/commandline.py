@@ -90,7 +90,7 @@ class RunFiles:
 
     @property
     def resolved(self) -> Config:
-        found: Config = yaml.safe_load((self.path / "resolved.yaml").read_text())
+        found: Config = yaml.load((self.path / "resolved.yaml").read_text(), yaml.CSafeLoader)
         return found
 
 
@@ -102,7 +102,7 @@ class Lab:
 
     def write(self, config: Config, name: str = "scenario.yaml") -> Path:
         path = self.folder / name
-        path.write_text(yaml.safe_dump(config, sort_keys=False))
+        path.write_text(yaml.dump(config, Dumper=yaml.CSafeDumper, sort_keys=False))
         return path
 
     def try_run(self, config: Config | Path, *args: object, out: str = "run") -> Said:

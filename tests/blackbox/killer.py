@@ -1,8 +1,6 @@
-"""Runs the command line and kills its own process, with SIGKILL, at a chosen moment.
+"""Runs the command line in a process that kills itself, with SIGKILL, at a chosen moment:
 
-Usage: python killer.py MOMENT COUNT LOG ARGUMENTS…; the ARGUMENTS go to fedclock. MOMENT is
-
-- ``never``      the process lives
+- ``never``      the process lives; it is this one
 - ``event``      as the COUNT-th event line is written
 - ``training``   after the COUNT-th training
 - ``checkpoint`` inside the COUNT-th file that a checkpoint writes, before it is renamed
@@ -10,52 +8,85 @@ Usage: python killer.py MOMENT COUNT LOG ARGUMENTS…; the ARGUMENTS go to fedcl
 - ``delete``     after the COUNT-th checkpoint's transaction, before old files are deleted
 - ``replay``     as the COUNT-th line is compared with one on disk
 
-One byte is added to LOG for every training, so that trainings of killed processes count too.
+A process that may die is forked from a server that has loaded the libraries: to load them takes
+some seconds. The server hashes strings by a seed of its own, so that an order that hangs on hashes
+shows where its log is compared with one of this process.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
-moment, count, log = "", 0, ""
-seen = 0
+import pytest
+from commandline import fedclock
+
+PROCESSES = multiprocessing.get_context("forkserver")
 
 
-def tick(what: str) -> None:
-    """Count one moment of that kind, and die at the right one."""
-    global seen
-    if what == moment:
-        seen += 1
-        if seen == count:
-            os.kill(os.getpid(), signal.SIGKILL)
+def start_server() -> None:
+    """In the background; before a run with worker processes starts the server for its own ends."""
+    PROCESSES.set_forkserver_preload(
+        ["pytest", "sklearn.datasets", "commandline", "emulator.run",
+         "emulator.learning.executors.processes"]
+    )  # fmt: skip
+    forkserver.ensure_running()
 
 
-def before(owner: Any, name: str, what: str) -> None:
-    """Make ``owner.name`` tick before it does its work."""
-    original = getattr(owner, name)
+def run(arguments: Sequence[object], moment: str, count: int, log: Path) -> int:
+    """The exit code of ``fedclock ARGUMENTS``, -9 when killed. One byte is added to the log for
+    every training, so that trainings of killed processes count too."""
+    if moment == "never":
+        with pytest.MonkeyPatch.context() as patch:
+            _arm(patch, moment, count, log)
+            said = fedclock(*arguments)
+        assert said.exit_code == 0, said
+        return 0
+    process = PROCESSES.Process(target=_run, args=(arguments, moment, count, log))
+    process.start()
+    process.join(timeout=300)
+    assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
+    return process.exitcode
 
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        tick(what)
-        return original(*args, **kwargs)
 
-    setattr(owner, name, wrapped)
+def _run(arguments: Sequence[object], moment: str, count: int, log: Path) -> None:
+    _arm(pytest.MonkeyPatch(), moment, count, log)
+    said = fedclock(*arguments)
+    print(said.err, file=sys.stderr)
+    sys.exit(said.exit_code)
 
 
-if __name__ == "__main__":  # and not in the workers, which load this file too
-    moment, count, log = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    sys.argv = ["fedclock", *sys.argv[4:]]
-    from emulator.cli import main
+def _arm(patch: pytest.MonkeyPatch, moment: str, count: int, log: Path) -> None:
+    """Let this process die at the moment, and keep the log of its trainings."""
     from emulator.learning import memo
     from emulator.learning.memo import Memo
     from emulator.recording.recorder import Recorder
 
-    before(memo.os, "rename", "checkpoint")
-    before(memo, "_sync_folder", "commit")
-    original_remember = Memo.remember
-    original_checkpoint = Memo.checkpoint
+    seen = 0
+
+    def tick(what: str) -> None:
+        """Count one moment of that kind, and die at the right one."""
+        nonlocal seen
+        if what == moment:
+            seen += 1
+            if seen == count:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def before(owner: Any, name: str, what: str) -> None:
+        """Make ``owner.name`` tick before it does its work."""
+        original = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            tick(what)
+            return original(*args, **kwargs)
+
+        patch.setattr(owner, name, wrapped)
 
     def ticking(name: str) -> None:
         """Make a method of the recorder that writes an event tick."""
@@ -65,10 +96,10 @@ if __name__ == "__main__":  # and not in the workers, which load this file too
             original(self, *args, **kwargs)
             tick("replay" if self._directory.events.replaying else "event")
 
-        setattr(Recorder, name, wrapped)
+        patch.setattr(Recorder, name, wrapped)
 
-    for name in ("event", "dispatch", "upload", "end", "version"):
-        ticking(name)
+    original_remember = Memo.remember
+    original_checkpoint = Memo.checkpoint
 
     def remember(self: Memo, operation_id: str, values: dict[str, Any]) -> None:
         original_remember(self, operation_id, values)
@@ -78,18 +109,19 @@ if __name__ == "__main__":  # and not in the workers, which load this file too
             tick("training")
 
     def checkpoint(self: Memo, *args: Any, **kwargs: Any) -> None:
-        iterdir = memo.Path.iterdir
+        with pytest.MonkeyPatch.context() as within:
+            iterdir = Path.iterdir
 
-        def deleting(path: Any) -> Any:
-            tick("delete")
-            return iterdir(path)
+            def deleting(path: Path) -> Any:
+                tick("delete")
+                return iterdir(path)
 
-        memo.Path.iterdir = deleting  # type: ignore[method-assign,assignment]
-        try:
+            within.setattr(Path, "iterdir", deleting)
             original_checkpoint(self, *args, **kwargs)
-        finally:
-            memo.Path.iterdir = iterdir  # type: ignore[method-assign]
 
-    Memo.checkpoint = checkpoint  # type: ignore[method-assign]
-    Memo.remember = remember  # type: ignore[method-assign]
-    main()
+    before(memo.os, "rename", "checkpoint")
+    before(memo, "_sync_folder", "commit")
+    for name in ("event", "dispatch", "upload", "end", "version"):
+        ticking(name)
+    patch.setattr(Memo, "remember", remember)
+    patch.setattr(Memo, "checkpoint", checkpoint)

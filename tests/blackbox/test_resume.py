@@ -6,14 +6,14 @@ Also: the number of workers changes nothing.
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import killer
 import pytest
 
-KILLER = Path(__file__).with_name("killer.py")
+killer.start_server()
+
 COMPARED = ("events.jsonl", "metrics.csv", "versions.csv", "updates.csv", "clients.csv",
             "model.safetensors")  # fmt: skip
 SCENARIO = """
@@ -64,13 +64,9 @@ def run(
 ) -> tuple[int, int]:
     """(exit code, trainings so far in this directory, killed processes included)."""
     log = out.with_suffix(".trainings")
-    done = subprocess.run(
-        [sys.executable, str(KILLER), moment, str(count), str(log), "run", str(scenario),
-         "--out", str(out), "--workers", str(workers), "--quiet"],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode in (0, -9), done.stderr
-    return done.returncode, log.stat().st_size if log.exists() else 0
+    arguments = ("run", scenario, "--out", out, "--workers", workers, "--quiet")
+    code = killer.run(arguments, moment, count, log)
+    return code, log.stat().st_size if log.exists() else 0
 
 
 def same_files(one: Path, other: Path, names: Sequence[str] = COMPARED) -> None:
