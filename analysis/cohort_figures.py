@@ -30,8 +30,8 @@ from analysis.cohort_series import (
     spread_ratio,
 )
 from analysis.errors import AnalysisError
-from analysis.human_units import percent_text, target_text
-from analysis.plots import LEGEND_WIDTH, PALETTE, TARGET_GRAY, style_axes, time_unit
+from analysis.human_units import percent_text, target_text, time_unit
+from analysis.plots import LEGEND_WIDTH, PALETTE, TARGET_GRAY, style_axes
 from analysis.run_reader import Run
 
 WIDTH_IN = 10.5

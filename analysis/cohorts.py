@@ -42,11 +42,11 @@ from analysis.cohort_series import (
     spread_ratio,
     tree_rows,
 )
+from analysis.curves import curve
 from analysis.errors import AnalysisError
-from analysis.human_units import percent_text
-from analysis.plots import TARGET_GRAY, save_figures, style_axes, time_unit
+from analysis.human_units import percent_text, time_unit
+from analysis.plots import TARGET_GRAY, save_figures, style_axes
 from analysis.run_reader import Run
-from analysis.time_to_accuracy import curve
 
 MOST_ROWS = 20  # of the table: with its summary it still fits one screen
 MOST_NAMED = 60  # cohorts whose names do not touch in the tree

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+# (unit, seconds in it, the longest range in seconds for which it is chosen)
+TIME_UNITS = (
+    ("s", 1.0, 180.0), ("min", 60.0, 3 * 3600.0), ("h", 3600.0, 96 * 3600.0),
+    ("d", 86400.0, math.inf),
+)  # fmt: skip
+
+
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """The unit for an axis that goes up to so many simulated seconds, and the seconds in it."""
+    return next((unit, unit_s) for unit, unit_s, up_to_s in TIME_UNITS if longest_s <= up_to_s)
+
+
+def byte_unit(most_bytes: float) -> tuple[str, float]:
+    """The unit for an axis that goes up to so many bytes, and the bytes in it."""
+    power = 0
+    while most_bytes >= 1000 ** (power + 1) and power + 1 < len(BYTE_UNITS):
+        power += 1
+    return BYTE_UNITS[power], 1000.0**power
 
 
 def duration_text(duration_s: float) -> str:
@@ -30,6 +51,11 @@ def bytes_text(size_bytes: float) -> str:
             break
         scaled /= 1000
     return f"{scaled:.0f} {unit}" if scaled >= 999.5 else f"{scaled:.3g} {unit}"
+
+
+def count_text(count: float) -> str:
+    """``"1,250"``: a whole number; a mean of several with a digit more."""
+    return f"{count:,.0f}" if float(count).is_integer() else f"{count:,.1f}"
 
 
 def percent_text(share: float, digits: int = 1) -> str:

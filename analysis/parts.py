@@ -24,21 +24,20 @@ from numpy.typing import NDArray
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from analysis.curves import curve
 from analysis.errors import AnalysisError
-from analysis.human_units import bytes_text, percent_text, target_text
+from analysis.human_units import byte_unit, bytes_text, percent_text, target_text
 from analysis.plots import (
-    BYTES,
     LEGEND_WIDTH,
     PALETTE,
     TARGET_GRAY,
     accuracy_figure,
-    byte_unit,
     save_figures,
     style_axes,
 )
 from analysis.run_reader import Run
+from analysis.spending import BYTES
 from analysis.summary import DEFAULT_TARGETS
-from analysis.time_to_accuracy import curve
 
 Floats = NDArray[np.float64]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,49 +14,35 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
-from numpy.typing import NDArray
 
+from analysis.crossing import time_to_accuracy
+from analysis.curves import curve
 from analysis.errors import AnalysisError
-from analysis.human_units import BYTE_UNITS, bytes_text, duration_text, target_text
+from analysis.human_units import target_text
 from analysis.run_reader import Run
+from analysis.spending import TIME, Spent
 from analysis.summary import DEFAULT_TARGETS
-from analysis.time_to_accuracy import curve, time_to_target
 
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), apart for every common colour
 # vision; its yellow is left out, as it is too pale for a line on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINE_STYLES = ("-", "--", "-.", ":")
+SUFFIXES = (".svg", ".pdf", ".png")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-
-Floats = NDArray[np.float64]
-
-# (unit, seconds in it, the longest range in seconds for which it is chosen)
-TIME_UNITS = (("s", 1, 180), ("min", 60, 3 * 3600), ("h", 3600, 96 * 3600), ("d", 86400, np.inf))
 
 TARGET_GRAY = "#595959"
 MIN_LABEL_GAP = 0.05  # of the height of the axes: the labels of two targets do not touch
 LEGEND_WIDTH = 90  # characters that fit across the figure in the legend's size
 
 
-def plot_time_to_accuracy(
-    runs: Sequence[Run], path: str | Path, targets: Sequence[float] = DEFAULT_TARGETS
-) -> None:
-    """Write the time-to-accuracy figure of one run or several to ``path`` (.pdf or .png).
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure to ``path`` (.svg, .pdf or .png), for a paper or a page.
 
-    Raises ``AnalysisError`` when no run has an evaluation yet, a target is no share between 0 and
-    1, the suffix is another, or the file cannot be written.
+    What is the same gives the same file. Raises ``AnalysisError`` for another suffix, or where the
+    file cannot be written.
     """
     path = Path(path)
-    if path.suffix not in (".pdf", ".png"):
-        raise AnalysisError(f"{path}: a figure ends in .pdf or .png, not in {path.suffix!r}")
-    save_figure(time_to_accuracy_figure(runs, targets), path)
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure to ``path`` (.pdf, .png or .svg).
-
-    Raises ``AnalysisError`` where that cannot be done.
-    """
+    refuse_suffix(path)
     # Type 42 embeds TrueType fonts: publishers refuse matplotlib's default, Type 3. Without a
     # date in it, and with named parts, what is the same gives the same file.
     metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
@@ -66,6 +51,14 @@ def save_figure(figure: Figure, path: Path) -> None:
             figure.savefig(path, dpi=200, metadata=metadata)
         except OSError as error:
             raise AnalysisError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def refuse_suffix(path: Path) -> None:
+    """``AnalysisError`` for a suffix that no figure has."""
+    if path.suffix not in SUFFIXES:
+        raise AnalysisError(
+            f"{path}: a figure ends in {', '.join(SUFFIXES)}, not in {path.suffix!r}"
+        )
 
 
 def save_figures(figures: Mapping[str, Figure], directory: str | Path) -> list[Path]:
@@ -77,61 +70,6 @@ def save_figures(figures: Mapping[str, Figure], directory: str | Path) -> list[P
     for figure, path in zip(figures.values(), paths, strict=True):
         save_figure(figure, path)
     return paths
-
-
-def time_unit(longest_s: float) -> tuple[str, float]:
-    """The unit for an axis that goes up to so many simulated seconds, and the seconds in it."""
-    return next((unit, unit_s) for unit, unit_s, up_to_s in TIME_UNITS if longest_s <= up_to_s)
-
-
-def byte_unit(most_bytes: float) -> tuple[str, float]:
-    """The unit for an axis that goes up to so many bytes, and the bytes in it."""
-    power = 0
-    while most_bytes >= 1000 ** (power + 1) and power + 1 < len(BYTE_UNITS):
-        power += 1
-    return BYTE_UNITS[power], 1000.0**power
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What accuracy is drawn over, such as simulated time.
-
-    ``by`` gives how much of it a run has spent at instants [n] in simulated seconds, ``unit`` the
-    unit for an axis up to an amount, and how much that is; ``text`` writes an amount out.
-    """
-
-    by: Callable[[Run, Floats], Floats]
-    unit: Callable[[float], tuple[str, float]]
-    text: Callable[[float], str]
-    axis: str
-    title: str
-
-
-def bytes_moved(run: Run, at_s: Floats) -> Floats:
-    """Bytes down and up to and from the server until the newest version at instants [n], in s.
-
-    They are those of ``versions.csv``: of participations whose record was final when a version was
-    made. Raises ``AnalysisError`` where its simulated time runs backwards.
-    """
-    table = run.versions
-    times_s = table["sim_time_s"]
-    backwards = np.flatnonzero(~(np.diff(times_s) >= 0))
-    if backwards.size:
-        at = backwards[0]
-        raise AnalysisError(
-            f"{run.directory / 'versions.csv'}, line {at + 3}: simulated time goes from "
-            f"{times_s[at]} s to {times_s[at + 1]} s; it must not run backwards"
-        )
-    each = np.nan_to_num(table["bytes_down"]) + np.nan_to_num(table["bytes_up"])
-    so_far = np.concatenate([[0.0], np.cumsum(each)])
-    return np.asarray(so_far[np.searchsorted(times_s, at_s, side="right")], dtype=np.float64)
-
-
-TIME = Spent(lambda run, at_s: at_s, time_unit, duration_text, "simulated time", "Time to accuracy")
-BYTES = Spent(
-    bytes_moved, byte_unit, bytes_text, "bytes between server and clients",
-    "Bytes to accuracy",
-)  # fmt: skip
 
 
 def time_to_accuracy_figure(
@@ -210,7 +148,7 @@ def style_axes(axes: Axes) -> None:
 
 def _reached(run: Run, targets: Sequence[float], spent: Spent) -> list[tuple[float, float | None]]:
     """Each target with what was spent until it was reached, or None where it was not."""
-    instants = [time_to_target(run, target) for target in targets]
+    instants = [time_to_accuracy(run, target).reached_s for target in targets]
     return [
         (target, None if time_s is None else float(spent.by(run, np.array([time_s]))[0]))
         for target, time_s in zip(targets, instants, strict=True)

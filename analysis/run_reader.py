@@ -11,16 +11,19 @@ import difflib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError
+from analysis.event_log import read_chain_ends, read_check_ins, read_split_reasons
+from analysis.settings import read_settings
+from analysis.whole_lines import open_lines, whole_lines
 
 Table = dict[str, NDArray[Any]]
 """Columns of equal length by name: ``float64`` with NaN for an empty cell, or ``str``."""
@@ -124,6 +127,20 @@ class Run:
         """True when the run came to its end; False while it runs, or where it was killed."""
         return bool(self.manifest.get("stop_reason"))
 
+    @property
+    def seed(self) -> int | None:
+        """The run's seed; None where the manifest does not have it."""
+        seed = self.manifest.get("seed")
+        return seed if isinstance(seed, int) else None
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """``resolved.yaml`` by dotted key, such as ``federation.pacing.buffer``; empty without it.
+
+        Lists are values. Raises ``AnalysisError`` where the file is no YAML mapping.
+        """
+        return read_settings(self.directory / "resolved.yaml")
+
     @cached_property
     def simulated_s(self) -> float:
         """Simulated seconds the run took: the manifest's if it ended, else the last on file."""
@@ -222,7 +239,7 @@ class Run:
 
         No rows without cohorts, or without the log. Raises ``AnalysisError`` where it is damaged.
         """
-        return _read_check_ins(self.directory / "events.jsonl")
+        return read_check_ins(self.directory / "events.jsonl")
 
     @cached_property
     def split_reasons(self) -> dict[int, tuple[str, str]]:
@@ -230,7 +247,7 @@ class Run:
 
         Raises ``AnalysisError`` where the log is missing or damaged.
         """
-        return _read_split_reasons(self.directory / "events.jsonl")
+        return read_split_reasons(self.directory / "events.jsonl")
 
     @cached_property
     def chain_ends_s(self) -> NDArray[np.float64]:
@@ -249,7 +266,7 @@ class Run:
         ends_s[in_flight] = self.simulated_s
         missing = np.flatnonzero(open_end & ~in_flight)
         if missing.size:
-            logged = _read_chain_ends(self.directory / "events.jsonl")
+            logged = read_chain_ends(self.directory / "events.jsonl")
             ends_s[missing] = [logged.get(n, math.nan) for n in self.chains["chain"][missing]]
         return ends_s
 
@@ -275,8 +292,8 @@ def read_run(directory: str | Path) -> Run:
         may_be_missing = file in _MAY_BE_ABSENT or (file == "clients.csv" and not run.ended)
         if may_be_missing and not (directory / file).exists():
             continue
-        with _open(directory / file) as stream:
-            _read_header(csv.reader(_whole_lines(stream)), directory / file)
+        with open_lines(directory / file) as stream:
+            _read_header(csv.reader(whole_lines(stream)), directory / file)
     return run
 
 
@@ -288,8 +305,8 @@ def read_table(path: Path) -> Table:
     inside its header has no rows yet.
     """
     chunks: list[Table] = []
-    with _open(path) as stream:
-        reader = csv.reader(_whole_lines(stream))
+    with open_lines(path) as stream:
+        reader = csv.reader(whole_lines(stream))
         header = _read_header(reader, path)
         names = _wanted(path.name, header)
         first_line = 2
@@ -310,7 +327,7 @@ def finite_number(value: object) -> float | None:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    with _open(path) as stream:
+    with open_lines(path) as stream:
         try:
             manifest = json.load(stream)
         except ValueError as error:
@@ -322,24 +339,6 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"{path}: 'name' is {manifest.get('name')!r}; the run's name, a text, is needed"
         )
     return manifest
-
-
-def _open(path: Path) -> TextIO:
-    try:
-        # Lines end at "\n" alone, so that a line torn between "\r" and "\n" counts as torn; a
-        # character torn in the middle must not stop the lines before it from being read.
-        return path.open(encoding="utf-8", errors="replace", newline="\n")
-    except FileNotFoundError as error:
-        raise AnalysisError(
-            f"{path}: does not exist; {path.parent} is not a run directory, or not a whole one "
-            f"(needed: manifest.json, {', '.join(TABLE_COLUMNS)})"
-        ) from error
-    except OSError as error:
-        raise AnalysisError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def _whole_lines(stream: TextIO) -> Iterator[str]:
-    return (line for line in stream if line.endswith("\n"))
 
 
 def _read_header(reader: Iterator[list[str]], path: Path) -> list[str]:
@@ -414,54 +413,3 @@ def _as_table(chunks: list[Table], names: tuple[str, ...]) -> Table:
         name: np.concatenate([chunk[name] for chunk in chunks]) if chunks else empty(name)
         for name in names
     }
-
-
-def _read_chain_ends(path: Path) -> dict[float, float]:
-    """By number of the chain, the simulated second at which the event log has it end."""
-    needed = "the end of a chain needs numbers 't' and 'chain'"
-    return dict(_logged(path, "chain_end", needed, lambda e: (float(e["chain"]), float(e["t"]))))
-
-
-def _read_split_reasons(path: Path) -> dict[int, tuple[str, str]]:
-    """See ``Run.split_reasons``."""
-
-    def reason(event: dict[str, Any]) -> tuple[int, tuple[str, str]]:
-        words = event["rule"], event["why"]
-        if not all(isinstance(word, str) for word in words):
-            raise TypeError(words)
-        return int(event["version"]), words
-
-    needed = "a split needs a number 'version' and texts 'rule' and 'why'"
-    return dict(_logged(path, "split", needed, reason))
-
-
-def _read_check_ins(path: Path) -> Table:
-    """See ``Run.check_ins``."""
-
-    def check_in(event: dict[str, Any]) -> tuple[float, bool]:
-        if not isinstance(event["explores"], bool):
-            raise TypeError(event["explores"])
-        return float(event["t"]), event["explores"]
-
-    needed = "a check-in needs a number 't' and 'explores', true or false"
-    found = list(_logged(path, "check_in", needed, check_in)) if path.exists() else []
-    return {
-        "sim_time_s": np.array([t for t, _ in found], dtype=np.float64),
-        "explores": np.array([explores for _, explores in found], dtype=np.bool_),
-    }
-
-
-def _logged(
-    path: Path, kind: str, needed: str, convert: Callable[[dict[str, Any]], Any]
-) -> Iterator[Any]:
-    """What ``convert`` makes of each event of a kind; its errors are those of a damaged log."""
-    sign = f'"type":"{kind}"'
-    with _open(path) as stream:
-        for number, line in enumerate(_whole_lines(stream), start=1):
-            # A log has lines by the million, and few of them are of interest.
-            if sign not in line:
-                continue
-            try:
-                yield convert(json.loads(line))
-            except (ValueError, KeyError, TypeError, OverflowError) as error:
-                raise AnalysisError(f"{path}, line {number}: {needed} ({error!r})") from error

@@ -11,9 +11,10 @@ import numpy as np
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from analysis.crossing import time_to_accuracy
+from analysis.curves import curve
 from analysis.human_units import bytes_text, duration_text, percent_text, target_text
 from analysis.run_reader import Run, finite_number
-from analysis.time_to_accuracy import curve, time_to_target
 
 DEFAULT_TARGETS = (0.70, 0.80, 0.85)
 
@@ -87,7 +88,7 @@ def summarize(run: Run, targets: Sequence[float] = DEFAULT_TARGETS) -> Summary:
         evaluations=accuracy.size,
         final_accuracy=float(accuracy[-1]) if accuracy.size else None,
         best_accuracy=None if np.isnan(accuracy).all() else float(np.nanmax(accuracy)),
-        time_to_target_s={target: time_to_target(run, target) for target in targets},
+        time_to_target_s={target: time_to_accuracy(run, target).reached_s for target in targets},
         bytes_down=int(np.nansum(run.updates["bytes_down"])),
         bytes_up=int(np.nansum(run.updates["bytes_up"])),
         wasted_device_s=wasted_device_s,

@@ -10,13 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 from numpy.typing import NDArray
 
-from analysis.errors import AnalysisError
 from analysis.plots import PALETTE, save_figure, style_axes
 from traces.devices import DeviceTable
 from traces.sessions import Sessions
 from traces.statistics import duty_cycle, online_share_by_hour
 
-SUFFIXES = (".png", ".pdf", ".svg")
 MOST_POINTS = 5_000  # in a scatter or a step curve: beyond, a figure shows no more, only grows
 
 _DURATION_TICKS = {1: "1 s", 60: "1 min", 3600: "1 h", 86400: "1 d"}
@@ -27,22 +25,12 @@ def plot_trace(trace: Sessions | DeviceTable, path: str | Path, title: str) -> N
 
     Raises ``AnalysisError`` for another suffix, or a file that cannot be written.
     """
-    path = Path(path)
-    refuse_suffix(path)
     figure = (
         devices_figure(trace, title)
         if isinstance(trace, DeviceTable)
         else availability_figure(trace, title)
     )
     save_figure(figure, path)
-
-
-def refuse_suffix(path: Path) -> None:
-    """AnalysisError for a suffix that no figure has."""
-    if path.suffix not in SUFFIXES:
-        raise AnalysisError(
-            f"{path}: a figure ends in {', '.join(SUFFIXES)}, not in {path.suffix!r}"
-        )
 
 
 def availability_figure(sessions: Sessions, title: str) -> Figure:

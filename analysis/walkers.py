@@ -15,7 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError
-from analysis.plots import LEGEND_WIDTH, PALETTE, TARGET_GRAY, style_axes, time_unit
+from analysis.human_units import time_unit
+from analysis.plots import LEGEND_WIDTH, PALETTE, TARGET_GRAY, style_axes
 from analysis.run_reader import Run, Table
 
 MOST_CHAINS = 200  # more bars than that do not show one by one

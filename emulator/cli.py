@@ -110,7 +110,7 @@ def _was_timing_only(directory: Path) -> bool:
 
 def _show(out: Path, manifest: dict[str, Any]) -> None:
     """The tables and the plots, all made from the files of the run directory."""
-    from analysis.plots import plot_time_to_accuracy
+    from analysis.plots import save_figure, time_to_accuracy_figure
     from analysis.run_reader import read_run
     from analysis.summary import summarize, summary_table
 
@@ -118,7 +118,7 @@ def _show(out: Path, manifest: dict[str, Any]) -> None:
     console = Console()
     console.print(summary_table(summarize(finished)))
     if not manifest["timing_only"]:
-        plot_time_to_accuracy([finished], out / "time_to_accuracy.png")
+        save_figure(time_to_accuracy_figure([finished]), out / "time_to_accuracy.png")
     if finished.superclients is not None:
         # Loaded where it is used: most runs have none.
         from analysis.superclients import superclients_table, write_superclient_figures

@@ -58,7 +58,8 @@ def inspect(
     """
     from rich.console import Console
 
-    from analysis.trace_plots import plot_trace, refuse_suffix
+    from analysis.plots import refuse_suffix
+    from analysis.trace_plots import plot_trace
     from analysis.trace_tables import trace_report
     from traces.inspection import check_trace
     from traces.unchecked import CheckedDevices

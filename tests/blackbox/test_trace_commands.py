@@ -99,7 +99,7 @@ def test_inspect_refuses_what_it_cannot_do(lab: Lab) -> None:
     assert "unknown unit 'days'" in refused("inspect", table, "--period", "1 days")
     assert "greater than 0" in refused("inspect", table, "--period", "0")
     assert "is a trace of availability" in refused("inspect", table, "--kind", "devices")
-    assert "ends in .png, .pdf, .svg" in refused("inspect", table, "--plot", "p.jpg")
+    assert "ends in .svg, .pdf, .png" in refused("inspect", table, "--plot", "p.jpg")
     assert "No such file" in refused("inspect", lab.folder / "none.csv")
     assert fedclock("trace", "inspect", table, "--kind", "phones").exit_code == 2
 

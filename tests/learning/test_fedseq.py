@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from analysis.curves import curve
 from analysis.run_reader import Run, read_run
-from analysis.time_to_accuracy import curve
 from emulator.run import Options, run
 from emulator.scenario import load_scenario
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from analysis.curves import curve
 from analysis.run_reader import Run, read_run
-from analysis.time_to_accuracy import curve
 from emulator.run import Options, run
 from emulator.scenario import load_scenario
 

@@ -15,12 +15,13 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from analysis import plots
+from analysis.crossing import time_to_accuracy
+from analysis.curves import curve
 from analysis.errors import AnalysisError
 from analysis.human_units import bytes_text, duration_text, target_text
-from analysis.plots import plot_time_to_accuracy, time_to_accuracy_figure
+from analysis.plots import save_figure, time_to_accuracy_figure
 from analysis.run_reader import CHUNK_ROWS, TABLE_COLUMNS, Run, read_run
 from analysis.summary import summarize, summary_table
-from analysis.time_to_accuracy import curve, time_to_target
 from emulator.recording import tables
 
 MANIFEST: dict[str, Any] = {
@@ -158,7 +159,7 @@ def test_file_torn_inside_its_header_has_no_rows(tmp_path: Path, content: str) -
     run = read_run(tmp_path)
     assert list(run.metrics) == list(TABLE_COLUMNS["metrics.csv"])
     assert run.metrics["value"].size == 0
-    assert time_to_target(run, 0.8) is None
+    assert time_to_accuracy(run, 0.8).reached_s is None
 
 
 def test_columns_in_another_order_and_more_of_them_are_read(tmp_path: Path) -> None:
@@ -246,15 +247,15 @@ POINTS = ((100.0, 0.5), (200.0, 0.81), (300.0, 0.7), (400.0, 0.8), (500.0, 0.9))
         (0.5, 6, None),  # more than there are
     ],
 )
-def test_time_to_target(
+def test_time_to_accuracy(
     tmp_path: Path, target: float, sustain: int, expected: float | None
 ) -> None:
     run = run_with(tmp_path, *POINTS)
-    assert time_to_target(run, target, sustain=sustain) == expected
+    assert time_to_accuracy(run, target, sustain=sustain).reached_s == expected
 
 
 def test_a_target_not_reached_is_none_even_at_the_horizon(tmp_path: Path) -> None:
-    assert time_to_target(run_with(tmp_path, (500.0, 0.7999)), 0.8) is None
+    assert time_to_accuracy(run_with(tmp_path, (500.0, 0.7999)), 0.8).reached_s is None
 
 
 def test_only_the_global_model_on_the_test_split_counts(tmp_path: Path) -> None:
@@ -265,24 +266,24 @@ def test_only_the_global_model_on_the_test_split_counts(tmp_path: Path) -> None:
         (10.0, 0, "", "global", "test", "loss", 0.99, 100),
     ]
     run = read_run(write_run(tmp_path, others + evaluations((50.0, 0.9))))
-    assert time_to_target(run, 0.8) == 50.0
+    assert time_to_accuracy(run, 0.8).reached_s == 50.0
     assert curve(run).value.tolist() == [0.9]
 
 
 def test_nan_never_meets_a_target(tmp_path: Path) -> None:
     run = run_with(tmp_path, (1.0, 0.9), (2.0, math.nan), (3.0, 0.9), (4.0, 0.9))
-    assert time_to_target(run, 0.8, sustain=2) == 3.0
+    assert time_to_accuracy(run, 0.8, sustain=2).reached_s == 3.0
 
 
 def test_loss_is_met_from_above(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path, evaluations((1.0, 2.0), (2.0, 0.5), metric="loss")))
-    assert time_to_target(run, 1.0, metric="loss") == 2.0
+    assert time_to_accuracy(run, 1.0, metric="loss").reached_s == 2.0
 
 
 def test_no_evaluation_yet_is_an_empty_curve(tmp_path: Path) -> None:
     run = run_with(tmp_path)
     assert curve(run).time_s.size == 0
-    assert time_to_target(run, 0.8) is None
+    assert time_to_accuracy(run, 0.8).reached_s is None
 
 
 def test_bad_questions_are_errors(tmp_path: Path) -> None:
@@ -290,11 +291,11 @@ def test_bad_questions_are_errors(tmp_path: Path) -> None:
     with pytest.raises(AnalysisError, match=r"no test 'acuracy' .* measured were: accuracy"):
         curve(run, "acuracy")
     with pytest.raises(AnalysisError, match=r"target is 80; .* 80 % is 0\.8"):
-        time_to_target(run, 80)
+        time_to_accuracy(run, 80)
     with pytest.raises(AnalysisError, match="target is nan"):
-        time_to_target(run, math.nan)
+        time_to_accuracy(run, math.nan)
     with pytest.raises(AnalysisError, match="sustain is 0"):
-        time_to_target(run, 0.8, sustain=0)
+        time_to_accuracy(run, 0.8, sustain=0)
 
 
 def test_time_that_runs_backwards_is_an_error(tmp_path: Path) -> None:
@@ -502,23 +503,25 @@ def test_several_runs_are_told_apart(tmp_path: Path) -> None:
 
 def test_files_are_written_and_hold_a_picture(tmp_path: Path) -> None:
     run = run_with(tmp_path / "run", *POINTS, (500.0, math.nan), name="_$x^{$ a_b")
-    plot_time_to_accuracy([run], tmp_path / "figure.png")
+    save_figure(time_to_accuracy_figure([run]), tmp_path / "figure.png")
     pixels = imread(tmp_path / "figure.png")
     assert pixels.shape[1] == 1440
     assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 10
-    plot_time_to_accuracy([run], tmp_path / "a.pdf")
-    plot_time_to_accuracy([run], tmp_path / "b.pdf")
+    save_figure(time_to_accuracy_figure([run]), tmp_path / "a.pdf")
+    save_figure(time_to_accuracy_figure([run]), tmp_path / "b.pdf")
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
     assert (tmp_path / "a.pdf").read_bytes() == (tmp_path / "b.pdf").read_bytes()
 
 
 def test_what_cannot_be_plotted_is_an_error(tmp_path: Path) -> None:
     run = run_with(tmp_path / "run", *POINTS)
-    with pytest.raises(AnalysisError, match=r"ends in \.pdf or \.png, not in '\.jpg'"):
-        plot_time_to_accuracy([run], tmp_path / "figure.jpg")
+    with pytest.raises(AnalysisError, match=r"ends in \.svg, \.pdf, \.png, not in '\.jpg'"):
+        save_figure(time_to_accuracy_figure([run]), tmp_path / "figure.jpg")
     with pytest.raises(AnalysisError, match="cannot be written"):
-        plot_time_to_accuracy([run], tmp_path / "nowhere" / "figure.png")
+        save_figure(time_to_accuracy_figure([run]), tmp_path / "nowhere" / "figure.png")
     with pytest.raises(AnalysisError, match="no evaluation of the global model yet"):
-        plot_time_to_accuracy([run_with(tmp_path / "empty")], tmp_path / "figure.png")
+        save_figure(
+            time_to_accuracy_figure([run_with(tmp_path / "empty")]), tmp_path / "figure.png"
+        )
     with pytest.raises(AnalysisError, match="no run was given"):
-        plot_time_to_accuracy([], tmp_path / "figure.png")
+        save_figure(time_to_accuracy_figure([]), tmp_path / "figure.png")

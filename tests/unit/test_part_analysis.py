@@ -22,7 +22,7 @@ from matplotlib.patches import StepPatch
 from rich.console import Console
 
 from analysis.errors import AnalysisError
-from analysis.human_units import bytes_text
+from analysis.human_units import byte_unit, bytes_text
 from analysis.parts import (
     MOST_BARS,
     MOST_STEPS,
@@ -35,7 +35,7 @@ from analysis.parts import (
     splits,
     write_part_figures,
 )
-from analysis.plots import PALETTE, TARGET_GRAY, byte_unit, bytes_moved
+from analysis.plots import PALETTE, TARGET_GRAY
 from analysis.run_reader import (
     CHAIN_COLUMNS,
     PART_COLUMNS,
@@ -44,6 +44,7 @@ from analysis.run_reader import (
     Run,
     read_run,
 )
+from analysis.spending import bytes_sent, versions_made
 from emulator import cli
 from emulator.recording import tables
 
@@ -629,36 +630,45 @@ def test_damaged_version_that_is_huge_does_not_fill_the_memory(tmp_path: Path) -
 
 # --- accuracy --------------------------------------------------------------------------------
 
-# 4000 bytes with version 1, 5510 with version 2, 6860 with version 3.
+# The first three tasks one after the other: down at 40, 150 and 250 s, up at 100, 200 and 300 s.
+SENT = [
+    (*row[:3], *times_s, *row[7:])
+    for row, times_s in zip(
+        TASKS,
+        [(0.0, 40.0, 50.0, 100.0), (100.0, 150.0, 160.0, 200.0), (200.0, 250.0, 260.0, 300.0)],
+        strict=False,
+    )
+]
 ACCURACY = [(0.0, 0.1), (100.0, 0.5), (250.0, 0.72), (300.0, 0.7)]
 
 
-def test_bytes_at_an_instant_are_those_of_the_versions_until_then(tmp_path: Path) -> None:
-    run = run_with(tmp_path)
-    at_s = np.array([0, 99.9, 100, 100.1, 200, 299, 300, 1e9])
-    assert bytes_moved(run, at_s).tolist() == [0, 0, 4000, 4000, 5510, 5510, 6860, 6860]
+def test_bytes_at_an_instant_are_those_of_the_transfers_until_then(tmp_path: Path) -> None:
+    run = run_with(tmp_path, updates=SENT)
+    at_s = np.array([0, 39.9, 40, 99.9, 100, 200, 299, 300, 1e9])
+    sent = [0, 0, 1050, 1050, 2070, 3140, 3190, 3410, 3410]
+    assert bytes_sent(run, at_s).tolist() == sent
 
 
-def test_no_version_no_bytes(tmp_path: Path) -> None:
-    write_run(tmp_path, accuracy=[(0.0, 0.1)])
-    write_table(tmp_path, "versions.csv", TABLE_COLUMNS["versions.csv"], [])
-    run = read_run(tmp_path)
-    assert bytes_moved(run, np.array([0.0, 5.0])).tolist() == [0, 0]
+def test_no_transfer_no_bytes(tmp_path: Path) -> None:
+    run = run_with(tmp_path, updates=[], accuracy=[(0.0, 0.1)])
+    assert bytes_sent(run, np.array([0.0, 5.0])).tolist() == [0, 0]
     assert bytes_to_accuracy_figure([run]).axes[0].get_xlim() == (0, 1)
 
 
 def test_curve_is_a_step_over_bytes(tmp_path: Path) -> None:
-    figure = bytes_to_accuracy_figure([run_with(tmp_path, accuracy=ACCURACY)], (0.5, 0.7, 0.9))
+    figure = bytes_to_accuracy_figure(
+        [run_with(tmp_path, updates=SENT, accuracy=ACCURACY)], (0.5, 0.7, 0.9)
+    )
     (axes,) = figure.axes
     step, crossings = (line for line in axes.lines if line.get_color() == PALETTE[0])
     assert step.get_drawstyle() == "steps-post"
-    np.testing.assert_allclose(np.asarray(step.get_xdata()), [0, 4, 5.51, 6.86, 6.86])
+    np.testing.assert_allclose(np.asarray(step.get_xdata()), [0, 2.07, 3.19, 3.41, 3.41])
     np.testing.assert_allclose(np.asarray(step.get_ydata()), [0.1, 0.5, 0.72, 0.7, 0.7])
-    np.testing.assert_allclose(np.asarray(crossings.get_xdata()), [4, 5.51])
-    assert axes.get_xlabel() == "bytes between server and clients (kB)"
+    np.testing.assert_allclose(np.asarray(crossings.get_xdata()), [2.07, 3.19])
+    assert axes.get_xlabel() == "bytes sent by server and clients (kB)"
     assert axes.get_ylabel() == "test accuracy"
     (entry,) = legend(figure)
-    assert entry.split("\n")[1] == "50 %: 4 kB   70 %: 5.51 kB   90 %: not reached"
+    assert entry.split("\n")[1] == "50 %: 2.07 kB   70 %: 3.19 kB   90 %: not reached"
 
 
 def test_several_runs_are_told_apart(tmp_path: Path) -> None:
@@ -688,7 +698,7 @@ def test_versions_whose_time_runs_backwards_are_damaged(tmp_path: Path) -> None:
     columns = TABLE_COLUMNS["versions.csv"]
     write_table(tmp_path, "versions.csv", columns, [VERSIONS[0], VERSIONS[2], VERSIONS[1]])
     with pytest.raises(AnalysisError, match=r"versions\.csv, line 4: simulated time goes from 300"):
-        bytes_to_accuracy_figure([read_run(tmp_path)])
+        versions_made(read_run(tmp_path), np.zeros(1))
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from analysis.plots import BYTES, TIME, accuracy_figure, save_figure
+from analysis.curves import curve
+from analysis.plots import accuracy_figure, save_figure
 from analysis.result_rows import host_s, rounded, write_rows
 from analysis.run_reader import Run, read_run
+from analysis.spending import BYTES, TIME
 from analysis.summary import summarize
-from analysis.time_to_accuracy import curve
 from emulator.progress import ProgressLine
 from emulator.run import Options, run
 from emulator.scenario import load_scenario

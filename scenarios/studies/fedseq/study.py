@@ -28,10 +28,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.curves import curve
 from analysis.result_rows import host_s, rounded, write_rows
 from analysis.run_reader import Run, read_run
 from analysis.summary import summarize
-from analysis.time_to_accuracy import curve
 from emulator.progress import ProgressLine
 from emulator.run import Options, run
 from emulator.scenario import load_scenario

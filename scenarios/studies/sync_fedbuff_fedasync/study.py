@@ -20,10 +20,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from analysis.crossing import time_to_accuracy
+from analysis.curves import curve
 from analysis.human_units import target_text
 from analysis.plots import PALETTE, TARGET_GRAY
 from analysis.run_reader import Run, finite_number, read_run
-from analysis.time_to_accuracy import curve, time_to_target
 from emulator.progress import ProgressLine
 from emulator.run import Options, run
 from emulator.scenario import load_scenario
@@ -74,7 +75,7 @@ def measured(done: Run, target: float) -> Row:
     complete by then or broken off, and device-seconds of participations that had come to nothing.
     What was still under way is in neither.
     """
-    reached_s = time_to_target(done, target, sustain=SUSTAIN)
+    reached_s = time_to_accuracy(done, target, sustain=SUSTAIN).reached_s
     until_s = done.simulated_s if reached_s is None else reached_s
     updates = done.updates
     # Without a report: when it was over. Nobody waits in a queue, so the task began at dispatch.

@@ -1,13 +1,11 @@
-"""Time-to-accuracy: when, in simulated time, the global model reached a target and held it.
+"""The global model's test metric over simulated time: what every study of accuracy begins with.
 
-The definition follows DAWNBench (Coleman et al., 2018, arXiv 1806.01427), made precise: accuracy
-is a step function of the evaluations on held-out data, nothing is interpolated, and a run that
-never gets there is censored, never given a number.
+With cohorts it is that over all clients' test samples, each by the model of the cohort that serves
+the client.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +13,6 @@ from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError
 from analysis.run_reader import Run
-
-LOWER_IS_BETTER = frozenset({"loss"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,29 +52,3 @@ def curve(run: Run, metric: str = "accuracy") -> Curve:
             f"{time_s[at + 1]} s between two evaluations; it must not run backwards"
         )
     return Curve(metric, time_s, value)
-
-
-def time_to_target(
-    run: Run, target: float, metric: str = "accuracy", sustain: int = 1
-) -> float | None:
-    """Simulated seconds at the first of ``sustain`` evaluations in a row that meet ``target``.
-
-    An evaluation meets it with value >= target (<= for a loss); NaN never does. None when the run
-    is censored: the target was not met, or too few evaluations followed to see that it held.
-    Raises ``AnalysisError`` for a target that is not finite, an accuracy outside 0 to 1, or
-    ``sustain`` below 1.
-    """
-    if not math.isfinite(target):
-        raise AnalysisError(f"target is {target}; a finite number is needed")
-    if metric == "accuracy" and not 0 <= target <= 1:
-        raise AnalysisError(
-            f"target is {target}; an accuracy is a share between 0 and 1, so 80 % is 0.8"
-        )
-    if sustain < 1:
-        raise AnalysisError(f"sustain is {sustain}; at least 1 evaluation must meet the target")
-    points = curve(run, metric)
-    meets = points.value <= target if metric in LOWER_IS_BETTER else points.value >= target
-    if meets.size < sustain:
-        return None
-    held = np.lib.stride_tricks.sliding_window_view(meets, sustain).all(axis=1)
-    return float(points.time_s[held.argmax()]) if held.any() else None
