@@ -10,6 +10,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -137,6 +138,40 @@ def _draw_run(
     if crossings:
         axes.plot(*zip(*crossings, strict=True), linestyle="none", zorder=4, **look)
     return line
+
+
+def axes_for(ax: Axes | None, width_in: float = 7.2, height_in: float = 4.2) -> Axes:
+    """The axes that were given, or those of a figure of their own."""
+    if ax is not None:
+        return ax
+    return Figure(figsize=(width_in, height_in), layout="constrained").add_subplot()
+
+
+def group_look(place: int) -> dict[str, Any]:
+    """Colour and line style of the group at this place; the same in every plot."""
+    style = LINE_STYLES[place // len(PALETTE) % len(LINE_STYLES)]
+    return {"color": PALETTE[place % len(PALETTE)], "linestyle": style}
+
+
+def write_legend(
+    axes: Axes, handles: Sequence[Artist], labels: Sequence[str], **where: Any
+) -> None:
+    """A legend whose texts are shown as they are spelled: a name may hold ``_`` or ``$``."""
+    if not handles:
+        return
+    # Texts are set after the fact: a legend drops those that begin with "_".
+    legend = axes.legend(
+        handles, [str(i) for i in range(len(handles))], fontsize=8, frameon=False, **where
+    )
+    for text, label in zip(legend.get_texts(), labels, strict=True):
+        text.set_parse_math(False)
+        text.set_text(textwrap.fill(label, LEGEND_WIDTH // 2))
+
+
+def write_title(axes: Axes, title: str) -> None:
+    """The title of a plot, at its left, as it is spelled."""
+    axes.set_title(textwrap.fill(title, LEGEND_WIDTH * 3 // 4), loc="left", parse_math=False,
+                   fontsize=11)  # fmt: skip
 
 
 def style_axes(axes: Axes) -> None:
