@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from emulator import data_commands, trace_commands
+from emulator import compare_commands, data_commands, trace_commands
 from emulator.errors import FedclockError, ScenarioError, TraceError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(trace_commands.app)
 app.add_typer(data_commands.app)
+app.command()(compare_commands.compare)
 
 ScenarioFile = Annotated[Path, typer.Argument(help="Scenario file (YAML).")]
 Overrides = Annotated[
