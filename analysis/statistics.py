@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
+
+Floats = NDArray[np.float64]
+Method = Literal["BCa", "percentile"]
 
 CONFIDENCE = 0.95
 RESAMPLES = 9_999
-FEWEST_RESAMPLED = 5
-_METHODS: tuple[Literal["BCa", "percentile"], ...] = ("BCa", "percentile")
+FEWEST_RESAMPLED = 6
+_METHODS: tuple[Method, ...] = ("BCa", "percentile")
 _SEED = 20_250_101  # of the resampling: the same values give the same interval
 
 
@@ -67,14 +71,11 @@ def censored_median(amounts: Sequence[float], reached: Sequence[bool]) -> Median
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
     """A confidence interval of the mean of independent values; None for fewer than two.
 
-    From five values on, the bias-corrected and accelerated bootstrap (BCa; Efron, 1987). Resampling
-    knows nothing of the n - 1 degrees of freedom, so that its intervals are too short for few
-    values; it is therefore asked for the level at which intervals of normal values would be as long
-    as Student's (the expanded percentiles of Hesterberg, 2015, The American Statistician 69 (4)).
-
-    Two fallbacks, named in ``method``. No resample of n values leaves their range, which misses a
-    median every 2^(n - 1) times: fewer than five get Student's interval. Where BCa is degenerate,
-    the bootstrap's percentiles are taken; values that are all equal are an interval of no length.
+    From six values on, the bias-corrected and accelerated bootstrap (BCa), see ``resampled``. Two
+    fallbacks, named in ``method``: no resample of n values leaves their range, which misses a
+    median once in 2^(n - 1), so that fewer than six get Student's interval; and where BCa is
+    degenerate, the bootstrap's percentiles are taken. Values that are all equal are an interval of
+    no length.
     """
     sample = np.asarray(values, dtype=np.float64)
     n = len(sample)
@@ -85,17 +86,31 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
     if n < FEWEST_RESAMPLED:
         half = stats.t.ppf(0.5 + confidence / 2, n - 1) * sample.std(ddof=1) / math.sqrt(n)
         return Interval(float(sample.mean() - half), float(sample.mean() + half), "Student's t")
-    level = expanded_level(n, confidence)
     for method in _METHODS:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what is degenerate shows in the result
-            found = stats.bootstrap(
-                (sample,), _mean, confidence_level=level, method=method, n_resamples=RESAMPLES,
-                vectorized=True, rng=np.random.default_rng(_SEED),
-            ).confidence_interval  # fmt: skip
-        if math.isfinite(found.low) and math.isfinite(found.high):
-            return Interval(float(found.low), float(found.high), f"{method} bootstrap")
+        low, high = (float(end) for end in resampled(sample, confidence, method))
+        if math.isfinite(low) and math.isfinite(high):
+            return Interval(low, high, f"{method} bootstrap")
     raise AssertionError("percentiles of finite values are finite")
+
+
+def resampled(
+    samples: Floats, confidence: float = CONFIDENCE, method: Method = "BCa"
+) -> tuple[Floats, Floats]:
+    """Bootstrap intervals of the means of samples [..., n]: low and high ends [...].
+
+    BCa is Efron's (1987). Resampling knows nothing of the n - 1 degrees of freedom, so that its
+    intervals are too short for few values; it is therefore asked for the level at which intervals
+    of normal values would be as long as Student's (the expanded percentiles of Hesterberg, 2015,
+    The American Statistician 69 (4)). An end is NaN where the method is degenerate.
+    """
+    level = expanded_level(samples.shape[-1], confidence)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is degenerate shows in the result
+        found = stats.bootstrap(
+            (samples,), _mean, axis=-1, confidence_level=level, method=method,
+            n_resamples=RESAMPLES, batch=500, vectorized=True, rng=np.random.default_rng(_SEED),
+        ).confidence_interval  # fmt: skip
+    return np.asarray(found.low), np.asarray(found.high)
 
 
 def _mean(values: Any, axis: int = -1) -> Any:
