@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from analysis.curves import Curve, curve
     from analysis.errors import AnalysisError
     from analysis.participation_plots import (
-        plot_client_timeline,
         plot_round_durations,
         plot_staleness,
         plot_wasted_work,
@@ -46,9 +45,7 @@ _MODULES = {
     "crossing": ("Crossing", "time_to_accuracy"),
     "curves": ("Curve", "curve"),
     "errors": ("AnalysisError",),
-    "participation_plots": (
-        "plot_client_timeline", "plot_round_durations", "plot_staleness", "plot_wasted_work",
-    ),
+    "participation_plots": ("plot_round_durations", "plot_staleness", "plot_wasted_work"),
     "plots": ("save_figure",),
     "run_reader": ("Run", "read_run"),
     "runs": ("Group", "differences", "group_runs", "load_runs"),
@@ -75,7 +72,6 @@ __all__ = [
     "plot_accuracy_against_bytes",
     "plot_accuracy_against_device_time",
     "plot_accuracy_against_versions",
-    "plot_client_timeline",
     "plot_clients_over_day",
     "plot_fairness",
     "plot_participation",

@@ -16,7 +16,6 @@ from analysis.plots import (
     PALETTE,
     TARGET_GRAY,
     axes_for,
-    group_look,
     style_axes,
     write_legend,
     write_title,
@@ -48,8 +47,6 @@ def plot_speed_ups(comparison: Comparison, ax: Axes | None = None) -> Axes:
     axes.set_xlim(low / 1.3, high * (high / low) ** 0.12 * 1.5)
     axes.set_yticks(range(len(others)))
     axes.set_yticklabels([other.group.label for other in others], parse_math=False)
-    for tick, other in zip(axes.get_yticklabels(), others, strict=True):
-        tick.set_color(group_look(comparison.rows.index(other))["color"])
     axes.set_ylim(len(others) - 0.5, -0.5)
     few = math.log10(axes.get_xlim()[1] / axes.get_xlim()[0]) < 2
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))

@@ -65,7 +65,8 @@ def method_line(found: Comparison) -> str:
     return (
         "What is needed to reach the target: Kaplan-Meier medians; speed-ups, which are what the "
         f"baseline needs over that, as geometric means of pairs by seed{with_method}; > and < are "
-        "bounds where a run missed the target. At the end: means, and differences by seed."
+        "bounds where a run missed the target, and – where pairs give none. At the end: means, and "
+        "differences by seed."
     )
 
 
@@ -95,19 +96,26 @@ def comparison_table(found: Comparison) -> RenderableType:
 
 def comparison_markdown(found: Comparison) -> str:
     """Two tables of GitHub's Markdown with the target above and the notes below them."""
-    names = _finals(found)
-    needs = [["scenario", "reached", *(HEADS[cost] for cost in COSTS)]]
-    ends = [["scenario", *(FINAL_HEADS[n].format(metric=found.metric) for n in names)]]
-    for row in found.rows:
-        needs.append([row.group.label, _reached(row), *(" ".join(_need(row, c)) for c in COSTS)])
-        means = [" ".join(_end(row.means.get(name), name, found.metric)) for name in names]
-        ends.append([row.group.label, *means])
+    needs, ends = comparison_cells(found)
     parts = [_plain(target_line(found)), _markdown(needs)]
-    parts += [_markdown(ends)] if names else []
+    parts += [_markdown(ends)] if ends else []
     parts.append(_plain(method_line(found)))
     if found.notes:
         parts.append("\n".join(f"- {_plain(note)}" for note in found.notes))
     return "\n\n".join(parts) + "\n"
+
+
+def comparison_cells(found: Comparison) -> tuple[list[list[str]], list[list[str]]]:
+    """What is needed to reach the target, and what is there at the end (may be empty), as rows of
+    texts, the first of which is the head. A text may have several lines."""
+    names = _finals(found)
+    needs = [["scenario", "reached", *(HEADS[cost] for cost in COSTS)]]
+    ends = [["scenario", *(FINAL_HEADS[n].format(metric=found.metric) for n in names)]]
+    for row in found.rows:
+        needs.append([row.group.label, _reached(row), *("\n".join(_need(row, c)) for c in COSTS)])
+        means = ["\n".join(_end(row.means.get(name), name, found.metric)) for name in names]
+        ends.append([row.group.label, *means])
+    return needs, ends if names else []
 
 
 def comparison_csv(found: Comparison) -> str:

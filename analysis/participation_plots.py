@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
@@ -23,7 +22,6 @@ Floats = NDArray[np.float64]
 
 PHASES = ("download", "training", "upload")
 PHASE_COLORS = (PALETTE[5], PALETTE[0], PALETTE[2])
-LOST_COLOR = PALETTE[1]
 MOST_POINTS = 5_000  # of a step curve: beyond, a file shows no more, only grows
 
 _OUTCOME_COLORS = {
@@ -165,14 +163,11 @@ def plot_wasted_work(runs: Run | Sequence[Run], ax: Axes | None = None) -> Axes:
         left += widths
     for row, sums in enumerate(spent):
         total_s = sum(sums.values())
-        wasted_s = total_s - sums.get("reported", 0.0) - sums.get("in_flight", 0.0)
+        wasted_s = sum(s for name, s in sums.items() if name not in ("reported", "in_flight"))
         if total_s > 0:
             axes.text(total_s / unit_s, row, f" {100 * wasted_s / total_s:.1f} % wasted",
                       va="center", fontsize=8)  # fmt: skip
     axes.set_yticks(np.arange(len(groups)))
-    for tick, group in zip(axes.get_yticklabels(), groups, strict=True):
-        tick.set_parse_math(False)
-        tick.set_text(group.label)
     axes.set_yticklabels([group.label for group in groups], parse_math=False)
     axes.invert_yaxis()
     axes.set_xlim(0, most_s / unit_s * 1.18)
@@ -181,58 +176,6 @@ def plot_wasted_work(runs: Run | Sequence[Run], ax: Axes | None = None) -> Axes:
     write_title(axes, "What became of the devices' work")
     handles = [Patch(color=_OUTCOME_COLORS.get(outcome, "#777777")) for outcome in known]
     write_legend(axes, handles, known, loc="upper left", bbox_to_anchor=(0, -0.3), ncols=4)
-    return axes
-
-
-def plot_client_timeline(
-    run: Run, ax: Axes | None = None, *, clients: int = 24, from_s: float = 0.0,
-    to_s: float | None = None,
-) -> Axes:  # fmt: skip
-    """The phases of clients over simulated time, a row a client; the first ones to be asked.
-
-    A bar ends in red where the participation was not reported. ``from_s`` and ``to_s`` cut the
-    time axis; by default it holds all of the run. Raises ``AnalysisError`` where nobody took part
-    between them.
-    """
-    table = run.updates
-    to_s = run.simulated_s if to_s is None else to_s
-    starts_s, ends_s = work_spans_s(run)
-    here = np.flatnonzero((starts_s < to_s) & (ends_s > from_s))
-    if not here.size:
-        raise AnalysisError(
-            f"nothing to plot: nobody took part from {from_s} s to {to_s} s ({run.directory})"
-        )
-    here = here[np.argsort(starts_s[here], kind="stable")]
-    asked = table["client"][here]
-    _, first = np.unique(asked, return_index=True)
-    shown = asked[np.sort(first)][:clients]
-    row_of = {client: row for row, client in enumerate(shown.tolist())}
-    here = here[np.isin(asked, shown)]
-    rows = np.array([row_of[client] for client in table["client"][here].tolist()])
-    unit, unit_s = time_unit(to_s - from_s)
-    axes = axes_for(ax, 10.5, 1.6 + 0.22 * len(shown))
-    begun = starts_s[here]
-    for name, color in zip(("downloaded_s", "trained_s", "uploaded_s"), PHASE_COLORS, strict=True):
-        until = np.fmin(np.where(np.isnan(table[name][here]), ends_s[here], table[name][here]),
-                        ends_s[here])  # fmt: skip
-        axes.barh(rows, (until - begun) / unit_s, left=begun / unit_s, height=0.72, color=color)
-        begun = np.fmax(until, begun)
-    outcome = table["outcome"][here]
-    lost = (outcome != "reported") & (outcome != "in_flight")
-    axes.plot(ends_s[here][lost] / unit_s, rows[lost], "|", color=LOST_COLOR, markersize=8,
-              markeredgewidth=2)  # fmt: skip
-    axes.set_xlim(from_s / unit_s, to_s / unit_s)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_yticks(range(len(shown)), [f"{client:.0f}" for client in shown], fontsize=7)
-    axes.set_ylabel("client")
-    axes.set_xlabel(f"simulated time ({unit})")
-    style_axes(axes)
-    write_title(axes, f"{run.name}: what clients did")
-    handles = [*(Patch(color=color) for color in PHASE_COLORS),
-               Line2D([], [], linestyle="none", marker="|", color=LOST_COLOR, markersize=8,
-                      markeredgewidth=2)]  # fmt: skip
-    write_legend(axes, handles, [*PHASES, "not reported"], loc="lower right",
-                 bbox_to_anchor=(1, 1), ncols=4)  # fmt: skip
     return axes
 
 
