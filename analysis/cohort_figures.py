@@ -31,7 +31,7 @@ from analysis.cohort_series import (
 )
 from analysis.errors import AnalysisError
 from analysis.human_units import percent_text, target_text, time_unit
-from analysis.plots import LEGEND_WIDTH, PALETTE, TARGET_GRAY, style_axes
+from analysis.plots import LEGEND_WIDTH, PALETTE, TARGET_GRAY, axes_for, style_axes
 from analysis.run_reader import Run
 
 WIDTH_IN = 10.5
@@ -177,11 +177,8 @@ def clustering_figure(run: Run) -> Figure:
     unit_s = time_axis(panels[-1], run)
     left = iter(panels)
     if agreement.value.size:
-        axes = next(left)
-        draw_steps(axes, agreement, unit_s, "black")
-        axes.set_ylim(min(0.0, float(np.nanmin(agreement.value))) - 0.03, 1.04)
-        axes.set_ylabel("adjusted Rand index\nof cohorts and\nplanted clusters")
-        _write_last(axes, agreement.value)
+        axes = plot_agreement(run, next(left))
+        axes.set_xlabel(panels[-1].get_xlabel() if axes is panels[-1] else "")
     for words, neutral, of_cohorts in drawn:
         axes = next(left)
         axes.axhline(neutral, color="black", linewidth=0.8, zorder=1)
@@ -204,6 +201,23 @@ def clustering_figure(run: Run) -> Figure:
     names = {name for _, _, of_cohorts in drawn for name in of_cohorts}
     write_legend(figure, _lines([cohort for cohort in found if cohort.name in names], colors))
     return figure
+
+
+def plot_agreement(run: Run, ax: Axes | None = None) -> Axes:
+    """How well cohorts agree with the planted clusters, over simulated time.
+
+    Raises ``AnalysisError`` where that was not measured.
+    """
+    agreement = metric(run, "global", "members", "adjusted_rand_index")
+    if not agreement.value.size:
+        raise AnalysisError(f"nothing to plot: no adjusted Rand index ({run.directory})")
+    axes = axes_for(ax, WIDTH_IN, 3.4)
+    draw_steps(axes, agreement, time_axis(axes, run), "black")
+    axes.set_ylim(min(0.0, float(np.nanmin(agreement.value))) - 0.03, 1.04)
+    axes.set_ylabel("adjusted Rand index\nof cohorts and\nplanted clusters")
+    style_axes(axes)
+    _write_last(axes, agreement.value)
+    return axes
 
 
 def _write_last(axes: Axes, values: Any) -> None:
@@ -312,13 +326,35 @@ def fairness_figure(run: Run) -> Figure:
     if not finite.any():
         raise AnalysisError(f"nothing to plot: no client has been evaluated ({run.directory})")
     found = cohorts(run)
-    colors = cohort_colors(found)
-    over_time = [(metric(run, "global", "client", name), words, c) for name, words, c in _TENTHS]
-    over_time = [entry for entry in over_time if entry[0].value.size]
+    over_time = any(metric(run, "global", "client", name).value.size for name, _, _ in _TENTHS)
     figure = Figure(figsize=(WIDTH_IN if over_time else 6.0, 4.6), layout="constrained")
-    columns: Any = figure.subplots(1, 1 + bool(over_time), squeeze=False)
-    axes: Axes = columns.flat[0]
-    handles: list[Any] = []
+    columns: Any = figure.subplots(1, 1 + over_time, squeeze=False)
+    handles = _draw_fairness(columns.flat[0], run)
+    if over_time:
+        plot_tenths(run, columns.flat[1])
+        draw_splits([columns.flat[1]], found, time_unit(run.simulated_s)[1])
+    write_title(figure, f"{run.name}: accuracy of each client on its own test samples")
+    write_legend(figure, handles)
+    return figure
+
+
+def plot_cohort_fairness(run: Run, ax: Axes | None = None) -> Axes:
+    """The share of clients up to an accuracy at their newest evaluation, by cohort and of all.
+
+    Raises ``AnalysisError`` where no client has been evaluated.
+    """
+    axes = axes_for(ax)
+    axes.legend(handles=_draw_fairness(axes, run), fontsize=8, frameon=False)
+    return axes
+
+
+def _draw_fairness(axes: Axes, run: Run) -> list[Line2D]:
+    """Draws all but the legend, whose entries it returns."""
+    newest, found = newest_by_client(run), cohorts(run)
+    finite, colors = np.isfinite(newest.accuracy), cohort_colors(found)
+    if not finite.any():
+        raise AnalysisError(f"nothing to plot: no client has been evaluated ({run.directory})")
+    handles: list[Line2D] = []
     for cohort in found:
         values = newest.accuracy[finite & (newest.cohorts == cohort.name)]
         if values.size and values.size < finite.sum():
@@ -333,21 +369,29 @@ def fairness_figure(run: Run) -> Figure:
     percent_axis(axes)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: target_text(share)))
     style_axes(axes)
-    if over_time:
-        axes = columns.flat[1]
-        unit_s = time_axis(axes, run)
-        for points, _, color in over_time:
-            draw_steps(axes, points, unit_s, color)
-        axes.set_ylim(0, 1.02)
-        percent_axis(axes)
-        axes.set_ylabel("accuracy of clients")
-        style_axes(axes)
-        label_at = np.inf
-        for points, words, color in over_time:
-            label_at = min(float(points.value[-1]), label_at - 0.1)
-            axes.text(1.015, label_at / 1.02, f"{words}\n{percent_text(points.value[-1])}",
-                      color=color, transform=axes.transAxes, va="center", fontsize=8)  # fmt: skip
-        draw_splits([axes], found, unit_s)
-    write_title(figure, f"{run.name}: accuracy of each client on its own test samples")
-    write_legend(figure, handles)
-    return figure
+    return handles
+
+
+def plot_tenths(run: Run, ax: Axes | None = None) -> Axes:
+    """Accuracy of the best tenth of clients, mean, and of the worst tenth, over simulated time.
+
+    Raises ``AnalysisError`` where none of them was measured.
+    """
+    series = [(metric(run, "global", "client", name), words, c) for name, words, c in _TENTHS]
+    over_time = [entry for entry in series if entry[0].value.size]
+    if not over_time:
+        raise AnalysisError(f"nothing to plot: no accuracies of clients ({run.directory})")
+    axes = axes_for(ax)
+    unit_s = time_axis(axes, run)
+    for points, _, color in over_time:
+        draw_steps(axes, points, unit_s, color)
+    axes.set_ylim(0, 1.02)
+    percent_axis(axes)
+    axes.set_ylabel("accuracy of clients")
+    style_axes(axes)
+    label_at = np.inf
+    for points, words, color in over_time:
+        label_at = min(float(points.value[-1]), label_at - 0.1)
+        axes.text(1.015, label_at / 1.02, f"{words}\n{percent_text(points.value[-1])}",
+                  color=color, transform=axes.transAxes, va="center", fontsize=8)  # fmt: skip
+    return axes

@@ -5,6 +5,7 @@ What the updates tell of them is in ``cohort_figures``; the figures of both are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from analysis.cohort_figures import (
 )
 from analysis.cohort_series import (
     Cohort,
+    Points,
     cohorts,
     correlation,
     leaves,
@@ -45,7 +47,7 @@ from analysis.cohort_series import (
 from analysis.curves import curve
 from analysis.errors import AnalysisError
 from analysis.human_units import percent_text, time_unit
-from analysis.plots import TARGET_GRAY, save_figures, style_axes
+from analysis.plots import TARGET_GRAY, axes_for, save_figures, style_axes
 from analysis.run_reader import Run
 
 MOST_ROWS = 20  # of the table: with its summary it still fits one screen
@@ -163,18 +165,35 @@ def cohorts_figure(run: Run) -> Figure:
     found = cohorts(run)
     if not found:
         raise AnalysisError(f"nothing to plot: no cohorts yet ({run.directory})")
-    rows, colors = tree_rows(found), cohort_colors(found)
-    members = [(c, metric(run, f"cohort/{c.name}", "members", "accuracy")) for c in found]
-    members = [(cohort, points) for cohort, points in members if points.value.size]
-    tree_in = min(max(1.0, 0.3 * len(found)), 12.0)
+    members = _members(run, found)
+    tree_in = _tree_in(found)
     accuracy_in = 3.4 if members else 0.0
     figure = Figure(figsize=(WIDTH_IN, 1.3 + tree_in + accuracy_in), layout="constrained")
     panels: Any = figure.subplots(
         1 + bool(members), 1, sharex=True, squeeze=False,
         height_ratios=(tree_in, accuracy_in) if members else None,
     ).flat  # fmt: skip
-    axes: Axes = panels[0]
-    unit_s = time_axis(panels[-1], run)
+    plot_cohort_tree(run, panels[0])
+    if members:
+        panels[0].tick_params(length=0)
+        panels[0].set_xlabel("")
+        write_legend(figure, _draw_members(panels[1], run))
+    write_title(figure, f"{run.name}: the tree of cohorts")
+    return figure
+
+
+def plot_cohort_tree(run: Run, ax: Axes | None = None) -> Axes:
+    """The tree of cohorts over simulated time, a row a cohort, with their clients at the right.
+
+    Raises ``AnalysisError`` where there are no cohorts.
+    """
+    found = cohorts(run)
+    if not found:
+        raise AnalysisError(f"nothing to plot: no cohorts yet ({run.directory})")
+    rows, colors = tree_rows(found), cohort_colors(found)
+    tree_in = _tree_in(found)
+    axes = axes_for(ax, WIDTH_IN, 1.3 + tree_in)
+    unit_s = time_axis(axes, run)
     end = run.simulated_s / unit_s
     for cohort in found:
         _draw_branch(axes, cohort, rows, colors, unit_s, end)
@@ -183,31 +202,50 @@ def cohorts_figure(run: Run) -> Figure:
     axes.set_yticks([])
     style_axes(axes)
     axes.spines["left"].set_visible(False)
-    if members:
-        axes.tick_params(length=0)
-        axes = panels[1]
-        for cohort, points in members:
-            draw_steps(axes, points, unit_s, colors[cohort.name])
-        overall = curve(run)
-        axes.step(overall.time_s / unit_s, overall.value, where="post", color="black",
-                  linestyle=":", linewidth=1.4)  # fmt: skip
-        values = np.concatenate([overall.value, *(points.value for _, points in members)])
-        axes.set_ylim(0, min(1.02, float(np.nanmax(values, initial=0)) + 0.06))
-        percent_axis(axes)
-        axes.set_ylabel("accuracy of members")
-        style_axes(axes)
-        draw_splits([axes], found, unit_s, named=False)
-        handle = Line2D(
-            [],
-            [],
-            color="black",
-            linestyle=":",
-            linewidth=1.4,
-            label="all clients, on the model of the cohort that serves each",
-        )
-        write_legend(figure, [handle] if overall.value.size else [])
-    write_title(figure, f"{run.name}: the tree of cohorts")
-    return figure
+    return axes
+
+
+def plot_cohort_accuracy(run: Run, ax: Axes | None = None) -> Axes:
+    """The accuracy of each cohort on its members over simulated time, and dotted that of all.
+
+    Raises ``AnalysisError`` where no member has been evaluated.
+    """
+    if not _members(run, cohorts(run)):
+        raise AnalysisError(f"nothing to plot: no member has been evaluated ({run.directory})")
+    axes = axes_for(ax, WIDTH_IN, 3.4)
+    axes.legend(handles=_draw_members(axes, run), fontsize=8, frameon=False)
+    return axes
+
+
+def _members(run: Run, found: Sequence[Cohort]) -> list[tuple[Cohort, Points]]:
+    """The cohorts whose members have been evaluated, with their accuracy."""
+    series = [(c, metric(run, f"cohort/{c.name}", "members", "accuracy")) for c in found]
+    return [(cohort, points) for cohort, points in series if points.value.size]
+
+
+def _tree_in(found: Sequence[Cohort]) -> float:
+    return min(max(1.0, 0.3 * len(found)), 12.0)
+
+
+def _draw_members(axes: Axes, run: Run) -> list[Line2D]:
+    """Draws all but the legend, whose entries it returns."""
+    found = cohorts(run)
+    members, colors = _members(run, found), cohort_colors(found)
+    unit_s = time_axis(axes, run)
+    for cohort, points in members:
+        draw_steps(axes, points, unit_s, colors[cohort.name])
+    overall = curve(run)
+    axes.step(overall.time_s / unit_s, overall.value, where="post", color="black",
+              linestyle=":", linewidth=1.4)  # fmt: skip
+    values = np.concatenate([overall.value, *(points.value for _, points in members)])
+    axes.set_ylim(0, min(1.02, float(np.nanmax(values, initial=0)) + 0.06))
+    percent_axis(axes)
+    axes.set_ylabel("accuracy of members")
+    style_axes(axes)
+    draw_splits([axes], found, unit_s, named=False)
+    words = "all clients, on the model of the cohort that serves each"
+    handle = Line2D([], [], color="black", linestyle=":", linewidth=1.4, label=words)
+    return [handle] if overall.value.size else []
 
 
 def _draw_branch(
@@ -258,18 +296,39 @@ def _write_name(
 
 
 def memberships_figure(run: Run) -> Figure:
+    """``plot_memberships`` as high as its rows need, with the legend below."""
+    figure = Figure(
+        figsize=(WIDTH_IN, 1.5 + _rows_in(len(memberships(run).clients))), layout="constrained"
+    )
+    handles = _draw_memberships(figure.add_subplot(), run)
+    write_title(figure, f"{run.name}: in which cohort each client trained, sorted by the last one")
+    write_legend(figure, handles)
+    return figure
+
+
+def plot_memberships(run: Run, ax: Axes | None = None) -> Axes:
     """A row a client that took part, by its last cohort; a dot where it trained, by the cohort.
 
     Clients of one cohort are in the order in which they came to it. Raises ``AnalysisError`` where
     nobody has taken part.
     """
+    axes = axes_for(ax, WIDTH_IN, 1.5 + _rows_in(len(memberships(run).clients)))
+    axes.legend(handles=_draw_memberships(axes, run), fontsize=8, frameon=False, ncols=8,
+                loc="upper left", bbox_to_anchor=(0, -0.12))  # fmt: skip
+    return axes
+
+
+def _rows_in(count: int) -> float:
+    return min(max(3.0, 0.016 * count), 9.0)
+
+
+def _draw_memberships(axes: Axes, run: Run) -> list[Line2D]:
+    """Draws all but the legend, whose entries it returns."""
     shown = memberships(run)
     found = cohorts(run)
     colors = cohort_colors(found)
     count = len(shown.clients)
-    height_in = min(max(3.0, 0.016 * count), 9.0)
-    figure = Figure(figsize=(WIDTH_IN, 1.5 + height_in), layout="constrained")
-    axes = figure.add_subplot()
+    height_in = _rows_in(count)
     unit_s = time_axis(axes, run)
     size = min(max(1.6, 1.4 * 72 * height_in / count), 4.0)  # points: more than a row
     own = shown.last[shown.rows] == shown.cohorts
@@ -292,8 +351,7 @@ def memberships_figure(run: Run) -> Figure:
     style_axes(axes)
     draw_splits([axes], found, unit_s)
     trained = [c for c in found if (shown.cohorts == c.name).any()]
-    handles = [Line2D([], [], color=colors[c.name], marker="o", linestyle="none", label=c.name)
-               for c in trained]  # fmt: skip
-    write_title(figure, f"{run.name}: in which cohort each client trained, sorted by the last one")
-    write_legend(figure, handles)
-    return figure
+    return [
+        Line2D([], [], color=colors[c.name], marker="o", linestyle="none", label=c.name)
+        for c in trained
+    ]

@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 from rich.table import Table as RichTable
@@ -22,7 +23,14 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
 from analysis.errors import AnalysisError
-from analysis.plots import LEGEND_WIDTH, PALETTE, TARGET_GRAY, save_figures, style_axes
+from analysis.plots import (
+    LEGEND_WIDTH,
+    PALETTE,
+    TARGET_GRAY,
+    axes_for,
+    save_figures,
+    style_axes,
+)
 from analysis.run_reader import Run, Table
 from analysis.walkers import walkers_figure
 
@@ -102,27 +110,42 @@ def superclients_figure(run: Run) -> Figure:
     One panel below the other, with one common axis; only the sizes where data are declared.
     Raises ``AnalysisError`` when there are no superclients.
     """
-    table = run.superclients
-    if table is None or not table["superclient"].size:
-        raise AnalysisError(f"nothing to plot: no superclients yet ({run.directory})")
-    known = [n for n in _MEASURES if not np.isnan(table[n]).all()]
-    distances = [n for n in known if n.endswith("_distance")]
-    panels = 2 + len(known) - len(distances) + bool(distances)
-    figure = Figure(figsize=(10.5, 0.8 + 1.35 * panels), layout="constrained")
+    table = _superclients(run)
+    measures = [n for n in ("clients", "samples", *_MEASURES) if not np.isnan(table[n]).all()]
+    measures = list(dict.fromkeys(_of_distance(name) for name in measures))
+    figure = Figure(figsize=(10.5, 0.8 + 1.35 * len(measures)), layout="constrained")
     _title(figure, f"{run.name}: {len(table['superclient'])} superclients")
-    every: Any = figure.subplots(panels, 1, sharex=True)
-    left = iter(every)
-    numbers = table["superclient"]
-    for name in ("clients", "samples"):
-        axes = next(left)
+    every: Any = figure.subplots(len(measures), 1, sharex=True)
+    for axes, name in zip(every, measures, strict=True):
+        plot_superclients(run, axes, measure=name)
+        axes.set_xlabel("")
+    every[-1].set_xlabel("superclient")
+    return figure
+
+
+def plot_superclients(run: Run, ax: Axes | None = None, *, measure: str = "clients") -> Axes:
+    """One measure over the superclients' numbers, and its mean as a dashed line.
+
+    ``measure`` is ``clients``, ``samples``, ``balance_ratio``, ``covered_classes``, or
+    ``distance`` for both distances, within and between. Raises ``AnalysisError`` for another,
+    when there are no superclients, or the measure is not known as data are declared.
+    """
+    table = _superclients(run)
+    allowed = list(dict.fromkeys(map(_of_distance, ("clients", "samples", *_MEASURES))))
+    if measure not in allowed:
+        raise AnalysisError(f"measure is {measure!r}; one of {', '.join(allowed)} is needed")
+    columns = [n for n in ("clients", "samples", *_MEASURES) if _of_distance(n) == measure]
+    columns = [n for n in columns if not np.isnan(table[n]).all()]
+    if not columns:
+        raise AnalysisError(f"nothing to plot: no {measure} of superclients ({run.directory})")
+    axes = axes_for(ax, 10.5, 2.6)
+    numbers, name = table["superclient"], columns[0]
+    if measure in ("clients", "samples"):
         axes.bar(numbers, table[name], width=0.8, color=PALETTE[0])
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.set_ylabel(_COLUMNS[name][0])
         _mean_lines(axes, table, [(name, "mean", TARGET_GRAY)])
-    for name in known:
-        if name in distances:
-            continue
-        axes = next(left)
+    elif measure != "distance":
         axes.plot(numbers, table[name], "o", markersize=4, color=PALETTE[0])
         axes.vlines(numbers, 0, table[name], color=PALETTE[0], linewidth=0.8, alpha=0.5)
         # A point at 0 or at 1 is not cut in half.
@@ -130,25 +153,35 @@ def superclients_figure(run: Run) -> Figure:
         if name == "covered_classes":
             axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
         _mean_lines(axes, table, [(name, "mean", TARGET_GRAY)])
-    if distances:
-        axes = next(left)
+    else:
         # Dark enough to write with, both of them.
-        looks = dict(zip(distances, (("o", PALETTE[0]), ("s", PALETTE[1])), strict=False))
+        looks = dict(zip(columns, (("o", PALETTE[0]), ("s", PALETTE[1])), strict=False))
         for name, (marker, color) in looks.items():
             axes.plot(numbers, table[name], marker, markersize=4, color=color)
-        most = max(float(np.nanmax(table[name])) for name in distances) or 1.0
+        most = max(float(np.nanmax(table[name])) for name in columns) or 1.0
         axes.set(ylim=(-0.06 * most, 1.12 * most), ylabel="distance")
         lines = [
             (name, f"mean, {name.removesuffix('_distance')}", color)
             for name, (_, color) in looks.items()
         ]
         _mean_lines(axes, table, lines)
-    for axes in every:
-        style_axes(axes)
-    every[-1].set_xlim(numbers.min() - 0.6, numbers.max() + 0.6)
-    every[-1].xaxis.set_major_locator(MaxNLocator(16, integer=True, min_n_ticks=1))
-    every[-1].set_xlabel("superclient")
-    return figure
+    style_axes(axes)
+    axes.set_xlim(numbers.min() - 0.6, numbers.max() + 0.6)
+    axes.xaxis.set_major_locator(MaxNLocator(16, integer=True, min_n_ticks=1))
+    axes.set_xlabel("superclient")
+    return axes
+
+
+def _superclients(run: Run) -> Table:
+    table = run.superclients
+    if table is None or not table["superclient"].size:
+        raise AnalysisError(f"nothing to plot: no superclients yet ({run.directory})")
+    return table
+
+
+def _of_distance(column: str) -> str:
+    """Both distances are drawn together."""
+    return "distance" if column.endswith("_distance") else column
 
 
 def _mean_lines(axes: Axes, table: Table, lines: list[tuple[str, str, str]]) -> None:
@@ -220,27 +253,14 @@ def similarity_figure(run: Run) -> Figure:
     """
     found = similarity_matrices(run)
     order = cluster_order(found.cosines[-1])
-    finite = found.cosines[np.isfinite(found.cosines)]
-    norm = Normalize(finite.min(initial=1), max(finite.max(initial=-1), finite.min(initial=1)))
     across = min(len(found.epochs), 4)
     down = -(-len(found.epochs) // across)
     size_in = {1: 5.2, 2: 4.4}.get(across, 3.2)
     figure = Figure(figsize=(size_in * across + 1.6, size_in * down + 0.9), layout="constrained")
     _title(figure, f"{run.name}: cosine of clients' models")
     panels = figure.subplots(down, across, squeeze=False).flat
-    names = found.clients[order].tolist()
-    for axes, epoch, cosines in zip(panels, found.epochs, found.cosines, strict=False):
-        image = axes.imshow(
-            cosines[np.ix_(order, order)], norm=norm, cmap="cividis", interpolation="nearest"
-        )
-        axes.set_title(f"after epoch {epoch}", fontsize=10)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        if len(names) <= MOST_NAMED_CLIENTS:
-            size = min(8.0, 52 * size_in / len(names))  # points: they do not touch
-            axes.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
-            axes.set_yticks(range(len(names)), names, fontsize=size)
-            axes.tick_params(length=0, pad=2)
+    for place, axes in zip(range(len(found.epochs)), panels, strict=False):
+        image = _draw_similarity(axes, found, order, place, size_in)
     for axes in list(figure.axes)[len(found.epochs) :]:
         axes.set_visible(False)
     figure.colorbar(image, ax=figure.axes, label="cosine", shrink=0.8)
@@ -251,6 +271,48 @@ def similarity_figure(run: Run) -> Figure:
     )  # fmt: skip
     figure.supylabel("clients, in the same order", fontsize=9)
     return figure
+
+
+def plot_similarity(run: Run, ax: Axes | None = None, *, epoch: int | None = None) -> Axes:
+    """The heat-map of one epoch of pre-training, by default the last one, as in the figure.
+
+    Raises ``AnalysisError`` when there is no similarity to plot, or not of this epoch.
+    """
+    found = similarity_matrices(run)
+    epochs = found.epochs.tolist()
+    if epoch is not None and epoch not in epochs:
+        raise AnalysisError(
+            f"epoch is {epoch}; one of {', '.join(map(str, epochs))} is needed ({run.directory})"
+        )
+    axes = axes_for(ax, 5.8, 5.2)
+    place = len(epochs) - 1 if epoch is None else epochs.index(epoch)
+    image = _draw_similarity(axes, found, cluster_order(found.cosines[-1]), place, 4.4)
+    axes.figure.colorbar(image, ax=axes, label="cosine", shrink=0.8)
+    axes.set_xlabel("clients, alike ones side by side")
+    axes.set_ylabel("clients, in the same order")
+    return axes
+
+
+def _draw_similarity(
+    axes: Axes, found: Similarity, order: NDArray[np.int64], place: int, size_in: float
+) -> AxesImage:
+    """One epoch of them; all have one colour scale."""
+    finite = found.cosines[np.isfinite(found.cosines)]
+    norm = Normalize(finite.min(initial=1), max(finite.max(initial=-1), finite.min(initial=1)))
+    image = axes.imshow(
+        found.cosines[place][np.ix_(order, order)], norm=norm, cmap="cividis",
+        interpolation="nearest",
+    )  # fmt: skip
+    axes.set_title(f"after epoch {found.epochs[place]}", fontsize=10)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    names = found.clients[order].tolist()
+    if len(names) <= MOST_NAMED_CLIENTS:
+        size = min(8.0, 52 * size_in / len(names))  # points: they do not touch
+        axes.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
+        axes.set_yticks(range(len(names)), names, fontsize=size)
+        axes.tick_params(length=0, pad=2)
+    return image
 
 
 def _title(figure: Figure, text: str) -> None:

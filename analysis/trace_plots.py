@@ -10,13 +10,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 from numpy.typing import NDArray
 
-from analysis.plots import PALETTE, save_figure, style_axes
+from analysis.plots import PALETTE, axes_for, save_figure, style_axes
 from traces.devices import DeviceTable
 from traces.sessions import Sessions
 from traces.statistics import duty_cycle, online_share_by_hour
 
 MOST_POINTS = 5_000  # in a scatter or a step curve: beyond, a figure shows no more, only grows
 
+_COMPUTATION = "computation (ms a sample)"
+_COMMUNICATION = "communication (kbit/s)"
 _DURATION_TICKS = {1: "1 s", 60: "1 min", 3600: "1 h", 86400: "1 d"}
 
 
@@ -36,14 +38,29 @@ def plot_trace(trace: Sessions | DeviceTable, path: str | Path, title: str) -> N
 def availability_figure(sessions: Sessions, title: str) -> Figure:
     """The share online over the day, the CDF of session lengths, the histogram of duty cycles."""
     figure = _figure(title)
-    day, lengths, duties = figure.subplots(1, 3)
+    for plot, axes in zip(
+        (plot_online_share, plot_session_lengths, plot_duty_cycles), figure.subplots(1, 3),
+        strict=True,
+    ):  # fmt: skip
+        plot(sessions, axes)
+    return figure
+
+
+def plot_online_share(sessions: Sessions, ax: Axes | None = None) -> Axes:
+    """The mean share of clients that are online in each hour of the day."""
+    day = axes_for(ax)
     share = online_share_by_hour(sessions)
     day.stairs(100 * share, np.arange(25), baseline=None, color=PALETTE[0], linewidth=1.5)
     highest = float(np.nanmax(share, initial=0.0))
     day.set(xlim=(0, 24), xticks=range(0, 25, 6), ylim=(0, 110 * highest or 1))
     _label(day, "hour of the day (time 0 is 0 h)", "clients online")
     day.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    return day
 
+
+def plot_session_lengths(sessions: Sessions, ax: Axes | None = None) -> Axes:
+    """The share of sessions that are no longer; time is logarithmic."""
+    lengths = axes_for(ax)
     lengths.set_xscale("log")
     _cdf(lengths, sessions.ends_s - sessions.starts_s)
     low, high = lengths.get_xlim()
@@ -51,8 +68,13 @@ def availability_figure(sessions: Sessions, title: str) -> Figure:
     if len(ticks) > 1:
         lengths.set_xticks(list(ticks), list(ticks.values()))
     _label(lengths, "length of a session", "sessions not longer")
+    return lengths
 
-    bins = np.linspace(0, 1, 41)
+
+def plot_duty_cycles(sessions: Sessions, ax: Axes | None = None) -> Axes:
+    """How many clients are online for which share of their time."""
+    duties = axes_for(ax)
+    bins = np.linspace(0, 1, 41).tolist()
     duty = duty_cycle(sessions)
     duties.hist(duty, bins, weights=np.full(len(duty), 100 / len(duty)), color=PALETTE[0])
     duties.axvline(float(duty.mean()), color=PALETTE[1], linewidth=1.2)
@@ -64,20 +86,42 @@ def availability_figure(sessions: Sessions, title: str) -> Figure:
     duties.xaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
     duties.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
     _label(duties, "duty cycle of a client", "clients")
-    return figure
+    return duties
 
 
 def devices_figure(devices: DeviceTable, title: str) -> Figure:
     """The CDFs of both columns, and one against the other."""
     figure = _figure(title)
     computation, communication, both = figure.subplots(1, 3)
+    plot_computation(devices, computation)
+    plot_communication(devices, communication)
+    plot_devices(devices, both)
+    return figure
+
+
+def plot_computation(devices: DeviceTable, ax: Axes | None = None) -> Axes:
+    """The share of devices that are no slower; time is logarithmic."""
+    return _plot_column(devices.computation_ms_per_sample, _COMPUTATION, ax)
+
+
+def plot_communication(devices: DeviceTable, ax: Axes | None = None) -> Axes:
+    """The share of devices whose link is no faster; the rate is logarithmic."""
+    return _plot_column(devices.communication_kbps, _COMMUNICATION, ax)
+
+
+def _plot_column(values: NDArray[np.float64], name: str, ax: Axes | None) -> Axes:
+    axes = axes_for(ax)
+    axes.set_xscale("log")
+    _cdf(axes, values)
+    _few_ticks(axes)
+    _label(axes, name, "devices not above")
+    return axes
+
+
+def plot_devices(devices: DeviceTable, ax: Axes | None = None) -> Axes:
+    """A dot a device: its link over its computation, both logarithmic."""
+    both = axes_for(ax)
     columns = (devices.computation_ms_per_sample, devices.communication_kbps)
-    names = ("computation (ms a sample)", "communication (kbit/s)")
-    for axes, values, name in zip((computation, communication), columns, names, strict=True):
-        axes.set_xscale("log")
-        _cdf(axes, values)
-        _few_ticks(axes)
-        _label(axes, name, "devices not above")
     every = -(-len(devices) // MOST_POINTS)
     both.plot(
         columns[0][::every], columns[1][::every], ".", markersize=2, alpha=0.4, color=PALETTE[0],
@@ -85,10 +129,10 @@ def devices_figure(devices: DeviceTable, title: str) -> Figure:
     )  # fmt: skip
     both.set(xscale="log", yscale="log")
     _few_ticks(both)
-    _label(both, names[0], names[1])
+    _label(both, _COMPUTATION, _COMMUNICATION)
     if every > 1:
         both.set_title(f"one device in {every}", fontsize=9, color="0.35")
-    return figure
+    return both
 
 
 def _figure(title: str) -> Figure:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError
 from analysis.human_units import time_unit
-from analysis.plots import LEGEND_WIDTH, PALETTE, TARGET_GRAY, style_axes
+from analysis.plots import LEGEND_WIDTH, PALETTE, TARGET_GRAY, axes_for, style_axes
 from analysis.run_reader import Run, Table
 
 MOST_CHAINS = 200  # more bars than that do not show one by one
@@ -61,6 +61,14 @@ def _span(run: Run, chains: Table, ends_s: NDArray[np.float64]) -> _Span:
 
 
 def walkers_figure(run: Run) -> Figure:
+    """``plot_walkers`` as high as its rows need, with the legend below."""
+    figure = Figure(figsize=(_WIDTH_IN, _height_in(run)), layout="constrained")
+    legend = _draw_walkers(figure.add_subplot(), run)
+    figure.legend(handles=legend, loc="outside lower left", ncols=6, fontsize=8, frameon=False)
+    return figure
+
+
+def plot_walkers(run: Run, ax: Axes | None = None) -> Axes:
     """A timeline with one row a walker, or, without FedSeqInter, a superclient; one bar a chain.
 
     A bar goes from the dispatch to the end of the chain, in simulated time from the first chain
@@ -68,6 +76,15 @@ def walkers_figure(run: Run) -> Figure:
     of the first versions where there are more than 200 chains; the title says so. Raises
     ``AnalysisError`` when no chain is over yet, or the event log lacks what it is needed for.
     """
+    axes = axes_for(ax, _WIDTH_IN, _height_in(run))
+    legend = _draw_walkers(axes, run)
+    axes.legend(handles=legend, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=6, fontsize=8,
+                frameon=False)  # fmt: skip
+    return axes
+
+
+def _rows(run: Run) -> tuple[Table, bool, NDArray[np.int64], int]:
+    """The chains, whether walkers walk, the row of each chain, and how many rows there are."""
     chains = run.chains
     if chains is None or not chains["chain"].size:
         raise AnalysisError(f"nothing to plot: no chain is over yet ({run.directory})")
@@ -76,15 +93,23 @@ def walkers_figure(run: Run) -> Figure:
     count = int(rows.max()) + 1
     if not walks and run.superclients is not None:
         count = max(count, len(run.superclients["superclient"]))
+    return chains, walks, rows, count
+
+
+def _height_in(run: Run) -> float:
+    _, walks, _, count = _rows(run)
+    return min(14.0, 1.9 + count * (0.34 if walks else 0.2))
+
+
+def _draw_walkers(axes: Axes, run: Run) -> list[Any]:
+    """Draws all but the legend, whose entries it returns."""
+    chains, walks, rows, count = _rows(run)
     ends_s = run.chain_ends_s
     span = _span(run, chains, ends_s)
     shown = span.chains
     begin_s = float(chains["dispatched_s"][shown[0]])
     unit, unit_s = time_unit(span.end_s)
 
-    height_in = min(14.0, 1.9 + count * (0.34 if walks else 0.2))
-    figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
-    axes = figure.add_subplot()
     axes.set_xlim(begin_s / unit_s, (span.end_s + 0.01 * (span.end_s - begin_s or 1)) / unit_s)
     axes.set_ylim(count - 0.4, -0.6)
     colors, legend = _colors(chains["superclient"][shown].astype(np.int64), rows[shown], walks)
@@ -127,8 +152,7 @@ def walkers_figure(run: Run) -> Figure:
     axes.set_title(
         textwrap.fill(title, LEGEND_WIDTH), loc="left", fontsize=11, pad=18, parse_math=False
     )
-    figure.legend(handles=legend, loc="outside lower left", ncols=6, fontsize=8, frameon=False)
-    return figure
+    return legend
 
 
 def _colors(
