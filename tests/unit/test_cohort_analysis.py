@@ -23,6 +23,9 @@ from analysis.cohort_figures import (
     clustering_figure,
     cohort_colors,
     fairness_figure,
+    plot_agreement,
+    plot_cohort_fairness,
+    plot_tenths,
 )
 from analysis.cohort_series import (
     BINS,
@@ -44,6 +47,9 @@ from analysis.cohorts import (
     cohorts_figure,
     cohorts_table,
     memberships_figure,
+    plot_cohort_accuracy,
+    plot_cohort_tree,
+    plot_memberships,
     write_cohort_figures,
 )
 from analysis.errors import AnalysisError
@@ -688,3 +694,19 @@ def test_command_line_shows_cohorts_where_there_are_some(
     assert "simulated time" in shown
     assert ("5 cohorts, 3 at last" in shown) is some
     assert sorted(path.name for path in tmp_path.glob("*.png")) == (sorted(EVERY) if some else [])
+
+
+# --- on given axes ---------------------------------------------------------------------------
+
+
+def test_each_panel_is_a_plot_on_given_axes_or_its_own(tmp_path: Path) -> None:
+    run = run_with(tmp_path)
+    plots = (
+        plot_cohort_tree, plot_cohort_accuracy, plot_memberships, plot_agreement,
+        plot_cohort_fairness, plot_tenths,
+    )  # fmt: skip
+    for plot in plots:
+        given = Figure().add_subplot()
+        assert plot(run, given) is given
+        assert given.get_xlabel(), plot
+        assert plot(run).figure is not given.figure

@@ -24,13 +24,15 @@ from analysis.plots import PALETTE
 from analysis.run_reader import CHAIN_COLUMNS, SUPERCLIENT_TABLES, TABLE_COLUMNS, Run, read_run
 from analysis.superclients import (
     cluster_order,
+    plot_similarity,
+    plot_superclients,
     similarity_figure,
     similarity_matrices,
     superclients_figure,
     superclients_table,
     write_superclient_figures,
 )
-from analysis.walkers import MOST_CHAINS, walkers_figure
+from analysis.walkers import MOST_CHAINS, plot_walkers, walkers_figure
 from emulator import cli
 from emulator.recording import tables
 
@@ -525,3 +527,20 @@ def test_command_line_shows_superclients_where_there_are_some(
     assert ("3 superclients" in shown) is superclients
     figures = ["superclients.png", "walkers.png"] if superclients else []
     assert sorted(path.name for path in tmp_path.glob("*.png")) == figures
+
+
+# --- on given axes ---------------------------------------------------------------------------
+
+
+def test_each_panel_is_a_plot_on_given_axes_or_its_own(tmp_path: Path) -> None:
+    run = run_with(tmp_path, superclients=SUPERCLIENTS, chains=CHAINS, similarity=SIMILARITY)
+    for plot in (plot_walkers, plot_superclients, plot_similarity):
+        given = Figure().add_subplot()
+        assert plot(run, given) is given
+        assert given.get_xlabel()
+        assert plot(run).figure is not given.figure
+    assert plot_superclients(run, measure="distance").get_ylabel() == "distance"
+    with pytest.raises(AnalysisError, match="measure is 'size'; one of clients, samples"):
+        plot_superclients(run, measure="size")
+    with pytest.raises(AnalysisError, match="epoch is 77; one of"):
+        plot_similarity(run, epoch=77)
