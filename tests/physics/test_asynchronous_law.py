@@ -62,7 +62,7 @@ def test_staleness_is_geometric_with_exponential_service(simulate: Simulate) -> 
             clients=100,
             system={"devices": devices(1.0, EXPONENTIAL)},
             pacing=asynchronous(m, staleness={"kind": "hinge", "a": 10.0, "b": 4.0}),
-            stop={"versions": 25_000},
+            stop={"versions": 14_000},
         )
     )
     staleness = run.versions["staleness_max"]
@@ -90,7 +90,7 @@ def test_a_quantile_deadline_finds_the_quantile(
                 "deadline": {"kind": "quantile", "q": q, "of_last": 99, "initial": 2.0},
                 "stragglers": "finish",
             },
-            stop={"versions": 1_200},
+            stop={"versions": 700},
         )
     )
     lines = (run.directory / "events.jsonl").read_text().splitlines()

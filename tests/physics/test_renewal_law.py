@@ -91,7 +91,7 @@ def renewal(law: str, seed: int, clients: int, training_s: list[float], end_s: f
 @pytest.mark.parametrize("law", ["lognormal", "fixed"])
 def test_tasks_lost_to_sessions_that_end(simulate: Simulate, law: str, seed: int) -> None:
     """Half of the clients work for 0.5 s, half for 1.5 s."""
-    clients, end_s = 4096, 900.0
+    clients, end_s = 4096, 650.0
     training_s = [0.5, 1.5] * (clients // 2)
     run = simulate(renewal(law, seed, clients, training_s, end_s))
 

@@ -124,7 +124,7 @@ def test_unequal_clients(simulate: Simulate, seed: int) -> None:
             system=world(means_s, UNIFORM, download_s),
             pacing={"kind": "buffered", "in_flight": SLOTS, "buffer": 3},
             selection={"kind": "all"},
-            stop={"versions": 7000},
+            stop={"versions": 3000},
         )
     )
     law = transferring(means_s, download_s)

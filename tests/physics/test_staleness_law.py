@@ -264,7 +264,7 @@ def test_distribution_with_exponential_service(simulate: Simulate, seed: int) ->
             clients=200,
             system={"devices": devices(1.0, EXPONENTIAL)},
             pacing=buffered(m, k),
-            stop={"versions": 6_000},
+            stop={"versions": 4_000},
         )
     )
     updates = run.updates
@@ -296,7 +296,7 @@ def test_failures_shift_staleness_to_the_lost(simulate: Simulate, seed: int) -> 
             clients=200,
             system={"devices": devices(1.0, UNIFORM), "task_failure": p},
             pacing=buffered(m, k),
-            stop={"versions": 3000},
+            stop={"versions": 1000},
         )
     )
     outcomes = run.updates["outcome"]
@@ -318,7 +318,7 @@ def test_every_client_in_its_own_slot(simulate: Simulate, seed: int) -> None:
             system={"devices": devices(training_s, UNIFORM)},
             pacing=buffered(12, 1),
             selection={"kind": "all"},
-            stop={"versions": 12_000},
+            stop={"versions": 9_000},
         )
     )
     updates = run.updates
