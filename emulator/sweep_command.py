@@ -103,7 +103,7 @@ def sweep(
         agenda = Agenda(runs, status)
         to_do = agenda.count({"waiting"})
         found = len(runs) - to_do
-        crew, workers = _crew(runs, to_do, jobs, dask, learns=not study.timing_only)
+        crew, workers = _crew(runs, to_do, jobs, dask, timing_only=study.timing_only)
 
         def order(run: PlannedRun, source: PlannedRun | None) -> Order:
             from emulator.sweep.carry_out import Order
@@ -134,12 +134,17 @@ def sweep(
                 drive(agenda, crew, order, ended, progress.tick)
             except KeyboardInterrupt:
                 interrupted = True
-        write(over=True, interrupted=interrupted)
+            finally:
+                for key in [key for key, state in status.items() if state == "running"]:
+                    status[key] = "interrupted"  # left behind in a hurry
+                write(over=True, interrupted=interrupted)
     failed = [run for run in runs if status[run.directory] != "done"]
     if not quiet:
         for note in notes_of(out, runs):
             typer.echo(f"note: {note}", err=True)
         console = Console()
+        if not console.is_terminal:
+            console = Console(width=200)  # a file or a pipe has room
         console.print(sweep_table(study, agenda, figures, targets))
         console.print(f"Tables: {out / 'sweep.csv'}", highlight=False, soft_wrap=True)
     if interrupted:
@@ -170,10 +175,10 @@ def _alone_in(out: Path) -> Iterator[None]:
 
 
 def _crew(
-    runs: list[PlannedRun], to_do: int, jobs: int | None, dask: str | None, *, learns: bool
+    runs: list[PlannedRun], to_do: int, jobs: int | None, dask: str | None, *, timing_only: bool
 ) -> tuple[Crew, int]:
     """Who carries out the runs, and with how many worker processes each."""
-    from emulator.sweep.local import LocalCrew, split_cores
+    from emulator.sweep.local import LocalCrew, libraries, split_cores
 
     if dask is not None:
         from emulator.sweep.cluster import DaskCrew
@@ -182,9 +187,10 @@ def _crew(
         if not cluster.workers():
             typer.echo(f"note: the Dask cluster at {dask} has no worker yet", err=True)
         return cluster, 1
-    on_gpu = any(run.scenario.execution.device == "cuda" for run in runs)
+    scenarios = [run.scenario for run in runs]
+    on_gpu = any(scenario.execution.device == "cuda" for scenario in scenarios)
     at_once, workers = split_cores(to_do, jobs, on_gpu=on_gpu)
-    return LocalCrew(at_once, learns=learns), workers
+    return LocalCrew(at_once, libraries(scenarios, timing_only=timing_only)), workers
 
 
 def _told(failed: list[PlannedRun], status: dict[str, Any], reasons: dict[str, str]) -> str:

@@ -21,7 +21,7 @@ from emulator.errors import RunError, ScenarioError
 from emulator.sweep.carry_out import INTERRUPTED, Ending, Order
 from emulator.sweep.local import death
 
-_CONNECT_S = 15
+CONNECT_S = 15
 
 
 class DaskCrew:
@@ -39,7 +39,7 @@ class DaskCrew:
             ) from None
         self._distributed = distributed
         try:
-            self._client = distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
+            self._client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
             raise ScenarioError(
                 f"--dask {address}: no Dask scheduler answers there ({error}); start one with "

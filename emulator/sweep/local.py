@@ -6,11 +6,13 @@ import contextlib
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterable, Sequence
 from multiprocessing import connection, forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 from emulator.errors import ScenarioError
+from emulator.scenario import Scenario
 from emulator.sweep.carry_out import Ending, Order, child
 
 
@@ -38,18 +40,24 @@ def split_cores(runs: int, jobs: int | None, *, on_gpu: bool) -> tuple[int, int]
     return at_once, have // at_once
 
 
+def libraries(scenarios: Iterable[Scenario], *, timing_only: bool) -> list[str]:
+    """What the runs would load one by one, which takes longer than a small run."""
+    found = ["emulator.run"]
+    if not timing_only:
+        found.append("sklearn.datasets")
+        if any(scenario.execution.executor in ("auto", "batched") for scenario in scenarios):
+            found.append("torch.fx.experimental.symbolic_shapes")  # of a batched program
+    return found
+
+
 class LocalCrew:
     """See :class:`emulator.sweep.drive.Crew`."""
 
-    def __init__(self, at_once: int, *, learns: bool) -> None:
+    def __init__(self, at_once: int, libraries: Sequence[str]) -> None:
         self.at_once = at_once
         self._running: dict[Connection, tuple[str, ForkServerProcess]] = {}
         self._context = multiprocessing.get_context("forkserver")
-        # What most runs load takes longer than a small run.
-        modules = ["emulator.run", "emulator.sweep.carry_out"]
-        if learns:
-            modules += ["sklearn.datasets", "torch.fx.experimental.symbolic_shapes"]
-        self._context.set_forkserver_preload(modules)
+        self._context.set_forkserver_preload([*libraries, "emulator.sweep.carry_out"])
         # Ctrl-C is the sweep's business; the server would die of it while it loads.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:

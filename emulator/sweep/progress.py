@@ -82,7 +82,7 @@ class SweepProgress:
             return
         self._looked = now
         done = self._fraction()
-        text = f"{self._counted()}, {self._agenda.count({'running'})} running"
+        text = f"{self._counted()}, {self._agenda.count({'running'})} under way"
         if self._live:
             self._bar.update(self._task, completed=done, description=text)
             return

@@ -12,6 +12,7 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -173,16 +174,16 @@ def sweep_table(
 ) -> Table:
     """A line a run. Targets that no run has reached have no column."""
     reached = [t for t in targets if any(row.get(_time_to(t)) for row in figures.values())]
-    table = Table()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("scenario", overflow="fold")
-    table.add_column("seed", justify="right")
+    table.add_column("seed", justify="right", no_wrap=True)
     for axis in study.axes:
         table.add_column(Text(axis.key.rpartition(".")[2]), overflow="fold")
     for heading in ("status", "accuracy", "simulated"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, no_wrap=True)
     for target in reached:
-        table.add_column(f"to {target_text(target)}", overflow="fold")
-    table.add_column("host", overflow="fold")
+        table.add_column(f"to {target_text(target)}", no_wrap=True)
+    table.add_column("host", no_wrap=True)
     for run in agenda.runs:
         row = figures.get(run.directory, {})
         accuracy = row.get("accuracy")
