@@ -39,7 +39,7 @@ class DaskCrew:
             ) from None
         self._distributed = distributed
         try:
-            self._client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
+            self._client = distributed.Client(address, timeout=CONNECT_S)
         except (OSError, ValueError, TimeoutError) as error:
             raise ScenarioError(
                 f"--dask {address}: no Dask scheduler answers there ({error}); start one with "
@@ -63,7 +63,8 @@ class DaskCrew:
         futures = list(self._futures.values())
         if not futures:
             return []
-        with contextlib.suppress(TimeoutError, self._distributed.TimeoutError):
+        no_end = (TimeoutError, self._distributed.TimeoutError, self._distributed.CancelledError)
+        with contextlib.suppress(*no_end):
             self._distributed.wait(futures, timeout_s, return_when="FIRST_COMPLETED")
         if self._client.status != "running":
             raise RunError(f"the Dask scheduler at {self._address} is gone; start it again, and "

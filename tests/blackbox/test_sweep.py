@@ -53,7 +53,7 @@ def until(condition: Callable[[], Any], what: str) -> None:
     give_up = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < give_up, f"never came: {what}"
-        time.sleep(0.01)
+        time.sleep(0.03)
 
 
 def in_state(out: Path, status: str) -> list[str]:

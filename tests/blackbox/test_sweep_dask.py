@@ -20,7 +20,7 @@ distributed = pytest.importorskip(
 )
 
 # A host second or so each, for a version a simulated second is measured and noted.
-LONG = timed(1, 1, buffered(1, 1), stop={"sim_time": "2000 s"})
+LONG = timed(1, 1, buffered(1, 1), stop={"sim_time": "1500 s"})
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +31,10 @@ def cluster() -> Iterator[Any]:
         yield running
 
 
-def swept(lab: Lab, out: str, *more: object) -> Any:
+def swept(lab: Lab, out: str, *more: object, values: str = "1,2") -> Any:
     return fedclock(
         "sweep", lab.write(LONG), "--timing-only", "--seeds", "1", "--vary",
-        "system.devices.training=1,2,900", "--out", lab.folder / out, *more,
+        f"system.devices.training={values}", "--out", lab.folder / out, *more,
     )  # fmt: skip
 
 
@@ -60,13 +60,14 @@ def until(condition: Callable[[], Any]) -> Any:
     give_up = time.monotonic() + 120
     while not (found := condition()):
         assert time.monotonic() < give_up
-        time.sleep(0.01)
+        time.sleep(0.05)
     return found
 
 
 def worker_with_a_run(pids: Sequence[int], out: Path) -> int | None:
     """The process id of a worker whose run is under way."""
-    psutil = pytest.importorskip("psutil")  # which comes with distributed
+    import psutil  # comes with distributed
+
     begun = running(out)
     for pid in pids:
         for child in psutil.Process(pid).children():
@@ -104,13 +105,13 @@ def test_a_worker_that_dies_costs_nothing(cluster: Any, tmp_path: Path) -> None:
 
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()
-    said = swept(lab, "stopped", "--dask", cluster.scheduler_address)
+    said = swept(lab, "stopped", "--dask", cluster.scheduler_address, values="1")
     interrupter.join()
     assert said.exit_code == 130
     until(lambda: not running(lab.folder / "stopped"))
     assert "interrupted" in {run["status"] for run in manifests(lab.folder / "stopped")}
-    assert swept(lab, "stopped", "--quiet").exit_code == 0
-    assert hashes(lab.folder / "stopped") == hashes(lab.folder / "here")
+    assert swept(lab, "stopped", "--quiet", values="1").exit_code == 0
+    assert hashes(lab.folder / "stopped").items() <= hashes(lab.folder / "here").items()
 
 
 def test_a_scheduler_that_is_not_there_is_said(tmp_path: Path, monkeypatch: Any) -> None:
