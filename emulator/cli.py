@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from emulator import compare_commands, data_commands, trace_commands
+from emulator import compare_commands, data_commands, sweep_command, trace_commands
 from emulator.errors import FedclockError, ScenarioError, TraceError
 
 app = typer.Typer(
@@ -137,6 +137,9 @@ def _show(out: Path, manifest: dict[str, Any]) -> None:
         console.print(cohorts_table(finished))
         write_cohort_figures(finished, out)
     console.print(f"Run directory: {out}", highlight=False, soft_wrap=True)
+
+
+app.command()(sweep_command.sweep)
 
 
 @app.command()

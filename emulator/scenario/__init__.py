@@ -14,7 +14,7 @@ from emulator.scenario.overrides import apply_overrides
 from emulator.scenario.schema import Scenario
 from emulator.scenario.source import Source, read_yaml
 
-__all__ = ["Scenario", "load_scenario", "resolved_yaml"]
+__all__ = ["Scenario", "load_scenario", "resolved_yaml", "validated"]
 
 
 def load_scenario(
@@ -30,9 +30,14 @@ def load_scenario(
     if seed is not None:
         given.append(f"seed={seed}")
     source = apply_overrides(source, given)
-    base = Path(path).resolve().parent
+    return validated(source), source
+
+
+def validated(source: Source) -> Scenario:
+    """The scenario that a source holds; errors as :func:`load_scenario`."""
+    base = source.path.resolve().parent
     try:
-        return Scenario.model_validate(source.data, context={"base": base}), source
+        return Scenario.model_validate(source.data, context={"base": base})
     except ValidationError as error:
         raise explain(error, source, Scenario) from None
 

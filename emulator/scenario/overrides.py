@@ -1,4 +1,4 @@
-"""``--set a.b.c=value``: values given on the command line instead of in the file.
+"""``--set a.b.c=value``: values given on the command line instead of in the file, or by a sweep.
 
 The value is read with the file's own rules, so ``--set stop={versions: 10}`` gives a mapping and
 ``--set local.optimizer.lr=1e-3`` a number. Whether the path is one that the scenario knows is the
@@ -7,13 +7,15 @@ schema's question: a made-up key is refused there, with the nearest known one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from emulator.errors import ScenarioError
 from emulator.scenario.source import DEEPEST_NESTING, Node, Place, Source, compose, cut, shown
 
-__all__ = ["apply_overrides"]
+__all__ = ["apply_overrides", "assign"]
 
 
 def apply_overrides(source: Source, assignments: Iterable[str]) -> Source:
@@ -33,16 +35,43 @@ def apply_overrides(source: Source, assignments: Iterable[str]) -> Source:
 def _applied(source: Source, assignment: str) -> Source:
     label = f"--set {cut(assignment)}"
     path, equals, text = assignment.partition("=")
-    parts = [part.strip() for part in path.split(".")]
     if not equals:
         raise ScenarioError(f"{label}: no '='; write --set a.b=value")
+    parts = _parts(path, label)
+    value = compose(text, lambda place: label, override=label)
+    if value is None or (value.content is None and not text.strip()):
+        raise ScenarioError(f"{label}: no value after '='; write null for none, '' for no text")
+    return _assigned(source, parts, value, label, assignment)
+
+
+def assign(source: Source, path: str, value: Any, where: str) -> Source:
+    """The source with ``value``, plain data, at ``path``, such as ``a.b``.
+
+    ``where`` says who gave it, for the beginning of a message; errors as :func:`apply_overrides`.
+    """
+    node = _node(value, Place(0, 0, where))
+    text = f"{path}={json.dumps(value, ensure_ascii=False)}"
+    return _assigned(source, _parts(path, where), node, where, text)
+
+
+def _node(value: Any, place: Place) -> Node:
+    if isinstance(value, Mapping):
+        return Node({key: (place, _node(below, place)) for key, below in value.items()}, place)
+    if isinstance(value, list | tuple):
+        return Node(tuple(_node(item, place) for item in value), place)
+    return Node(value, place)
+
+
+def _parts(path: str, label: str) -> list[str]:
+    parts = [part.strip() for part in path.split(".")]
     if not path.isprintable():
         raise ScenarioError(f"{label}: a character before '=' that no key has")
     if not all(parts):
         raise ScenarioError(f"{label}: an empty key before '='; write --set a.b=value")
-    value = compose(text, lambda place: label, override=label)
-    if value is None or (value.content is None and not text.strip()):
-        raise ScenarioError(f"{label}: no value after '='; write null for none, '' for no text")
+    return parts
+
+
+def _assigned(source: Source, parts: list[str], value: Node, label: str, assignment: str) -> Source:
     if len(parts) + value.depth > DEEPEST_NESTING:
         raise ScenarioError(f"{label}: nested deeper than {DEEPEST_NESTING} levels")
     root = _with(source.root, parts, 0, value, label)

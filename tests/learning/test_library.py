@@ -15,10 +15,14 @@ import yaml
 from safetensors.numpy import load_file
 
 from emulator.cli import main as command_line
+from emulator.sweep.plan import planned
+from emulator.sweep.study import Given, read_study
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
 STUDIES = SCENARIOS / "studies"
-ALL = sorted(SCENARIOS.rglob("*.yaml"))
+FILES = sorted(SCENARIOS.rglob("*.yaml"))
+SWEEPS = [path for path in FILES if "\nscenarios:" in path.read_text()]
+ALL = [path for path in FILES if path not in SWEEPS]
 GROUPS = {  # folder: (base, what its files vary)
     "pacing": ("sync", {"pacing"}),
     "methods": ("fedavg", {"objective", "server_optimizer"}),
@@ -92,6 +96,13 @@ def test_a_scenario_is_valid_and_its_head_says_how_to_run_it(
     fedclock(monkeypatch, "validate", path, *given_data)
     head = path.read_text().partition("schema:")[0]
     assert f"fedclock run scenarios/{path.relative_to(SCENARIOS).as_posix()}" in head
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: str(path.relative_to(SCENARIOS)))
+def test_a_sweep_file_is_valid_and_its_head_says_how_to_run_it(path: Path) -> None:
+    assert len(planned(read_study(Given([path])))) >= 3
+    head = path.read_text().partition("schema:")[0]
+    assert f"fedclock sweep scenarios/{path.relative_to(SCENARIOS).as_posix()}" in head
 
 
 def test_names_tell_the_run_directories_apart() -> None:
