@@ -94,16 +94,7 @@ def run(scenario: Scenario, source: Source, options: Options, progress: Progress
         directory.write_text("resolved.yaml", resolved_yaml(scenario))
         directory.write_manifest(manifest)
         one = _Attempt(scenario, setting, world, directory, learning, manifest, progress, started)
-        # Something that a checkpoint promised may be gone: then from the start with values only,
-        # and if those are not whole either, with nothing.
-        forgetting = (Memo.forget_tensors, Memo.forget_everything)
-        for forget in forgetting:
-            try:
-                return one.replay()
-            except CacheLost:
-                assert learning is not None
-                forget(learning.memo)
-        return one.replay()
+        return one.run()
     finally:
         if learning is not None:
             learning.executor.close()
@@ -202,7 +193,24 @@ class _Attempt:
     simulated: float | None = field(default=None)
     _manifest_written: float = field(default=0.0)
 
-    def replay(self) -> Manifest:
+    def run(self) -> Manifest:
+        """Replay it, and go on from there."""
+        # Something that a checkpoint promised may be gone: then from the start with values only,
+        # and if those are not whole either, with nothing.
+        try:
+            for forget in (Memo.forget_tensors, Memo.forget_everything):
+                try:
+                    return self._replay()
+                except CacheLost:
+                    assert self.learning is not None
+                    forget(self.learning.memo)
+            return self._replay()
+        except KeyboardInterrupt:
+            self.manifest["status"] = "interrupted"  # also where it has only just begun
+            self.directory.write_manifest(self.manifest)
+            raise
+
+    def _replay(self) -> Manifest:
         directory, manifest = self.directory, self.manifest
         end_differs = manifest["finish_of"] != manifest["scenario_sha256"]
         chains = isinstance(self.scenario.federation.structure, schema.Superclients)

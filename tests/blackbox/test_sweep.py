@@ -256,7 +256,8 @@ def test_ctrl_c_leaves_everything_readable(lab: Lab) -> None:
     out = lab.folder / "out"
 
     def interrupt() -> None:
-        running_children(out, 1)
+        events = out / "scripted" / "seed-1" / "events.jsonl"
+        until(lambda: events.exists() and events.stat().st_size, "an event")
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupter = threading.Thread(target=interrupt)
