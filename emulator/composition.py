@@ -16,7 +16,7 @@ from emulator.federation.payload.full import Full, Sizes, full
 from emulator.federation.payload.prepass import PrePass
 from emulator.federation.policy import Policy
 from emulator.federation.server import Server, Waits
-from emulator.federation.structure.clustered import Clustering
+from emulator.federation.structure.clustered.assigned import Assigned
 from emulator.federation.structure.clustered.cfl import Cfl
 from emulator.federation.structure.clustered.fl_hc import FlHc
 from emulator.federation.structure.clustered.flexcfl import FlexCfl
@@ -222,7 +222,9 @@ class _Parts:
         server = self.server(ClusteredServer, self.payload())
         clustering = self.clustering(section, server.payload)
         measures = Measures(self.setting.planted, self.learner, self.recorder, tasks)
-        server.begin_with(clustering, measures)
+        server.begin_with(
+            clustering, clustering if isinstance(clustering, Assigned) else None, measures
+        )
         tasks.on_end = lambda p: server.somebody_is_free()
         pacing = self.pacing(server)
         server.start(ClusteredStar(tasks, clustering), pacing)
@@ -230,7 +232,7 @@ class _Parts:
         pacing.start()
         return server
 
-    def clustering(self, section: schema.Clustered, usual: Any) -> Clustering:
+    def clustering(self, section: schema.Clustered, usual: Any) -> Ifca | FlHc | Cfl | FlexCfl:
         """Who trains which model, at which charge."""
         learner, setting, local = self.learner, self.setting, self.scenario.local
         sizes, cost, samples = self.sizes, self.cost, setting.samples

@@ -59,6 +59,9 @@ class Learner(Protocol):
     def nearest(self, references: Any, updates: Sequence[Any]) -> list[int | None]:
         """The group of each update among those, computed now."""
 
+    def inter_group(self, models: Sequence[Any], rate: float) -> list[Any]:
+        """Handles of the states of several groups, each drawn to the others."""
+
     def norms(self, updates: Sequence[Any]) -> dict[str, Any]:
         """The norm of the ``mean`` update and the ``largest`` norm of one, computed now."""
 

@@ -51,6 +51,14 @@ class Assigning(Lazy):
         self._force([o for o in operations if self._learning.memo.value(o.id) is None])
         return [self.values(operation.id)["group"] for operation in operations]
 
+    def inter_group(self, models: Sequence[Handle], rate: float) -> list[Handle]:
+        """The states of the groups, each drawn to the others, see
+        :func:`emulator.learning.methods.flexcfl.inter_group`."""
+        operation_id = identity("inter-group", *(model.id for model in models), repr(rate))
+        names = tuple(f"server{j}" for j in range(len(models)))
+        found = self._handles("inter_group", operation_id, tuple(models), rate, names)
+        return [self._kept(state) for state in found]
+
     def norms(self, updates: Sequence[Handle]) -> Values:
         """``mean``, the norm of the mean update, and ``largest``, that of the longest one."""
         operation_id = identity("norms", *(update.id for update in updates))

@@ -92,6 +92,15 @@ def nearest(bench: Workbench, config: None, inputs: Sequence[Tensors | None]) ->
     return {}, {"group": flexcfl.nearest(_deltas([update], [0])[0], means)}
 
 
+def inter_group(bench: Workbench, config: float, inputs: Sequence[Tensors | None]) -> Found:
+    """Outputs ``server0`` and so on: the states of the groups, the inputs, with models as in
+    :func:`emulator.learning.methods.flexcfl.inter_group`; ``config`` is its rate."""
+    states = [state for state in inputs if state is not None]
+    models = flexcfl.inter_group(torch.stack([state["model"] for state in states]), config)
+    return {f"server{j}": {**state, "model": models[j].clone()}
+            for j, state in enumerate(states)}, {}  # fmt: skip
+
+
 def norms(bench: Workbench, config: None, inputs: Sequence[Tensors | None]) -> Found:
     """Values ``mean`` and ``largest``, see :func:`emulator.learning.methods.cfl.norms`, of those
     updates that are finite; None where none is."""

@@ -121,6 +121,12 @@ class Lazy:
             handles.append(handle)
         return handles
 
+    def _kept(self, state: Handle) -> Handle:
+        """A version's state, which ``memo: {keep: versions}`` stores for good."""
+        if self._learning and self._learning.keep_versions and state.operation is not None:
+            self._keep[state.id] = state
+        return state
+
     def _attach(self, handle: Handle) -> bool:
         """Take the handle's tensors from the memo, if it has them."""
         assert self._learning is not None

@@ -175,12 +175,6 @@ class Learner(Assigning):
         handles = self._handles("aggregate", operation_id, (server, *updates), config, ("server",))
         return self._kept(handles[0])
 
-    def _kept(self, state: Handle) -> Handle:
-        """A version's state, which ``memo: {keep: versions}`` stores for good."""
-        if self._learning and self._learning.keep_versions and state.operation is not None:
-            self._keep[state.id] = state
-        return state
-
     def _match(
         self, server: Handle, updates: Sequence[Handle], trained: tuple[str, ...],
         clients: Sequence[int],

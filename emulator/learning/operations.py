@@ -456,5 +456,6 @@ _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] 
     "choose": _found(grouping.choose),
     "group": _found(grouping.group),
     "nearest": _found(grouping.nearest),
+    "inter_group": _found(grouping.inter_group),
     "norms": _found(grouping.norms),
 }

@@ -48,7 +48,8 @@ class Survey:
         """What there is to come."""
         missing, n = sorted(self.missing), len(self.missing) - self._least
         named = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-        return f"the {self._what} of {n} clients ({named})"
+        of = f" of {len(missing)}" if self._least else ""
+        return f"the {self._what} of {n}{of} clients ({named})"
 
     def begin(self) -> None:
         """Ask all who are here now."""
@@ -65,12 +66,12 @@ class Survey:
 
     def _ask(self) -> None:
         """Ask all who are still missing and may be asked; the others at the next check-in."""
-        if self._is_over:
+        places = len(self.missing) - self._least - len(self.at_work)
+        if self._is_over or not places:
             return
         tasks = self._tasks
         here = [client for client in tasks.population.all_available().tolist()
                 if client in self.missing and client not in self.at_work]  # fmt: skip
-        places = len(self.missing) - self._least - len(self.at_work)
         if len(here) > places and self._rng is not None:
             here = sorted(self._rng.choice(here, size=places, replace=False).tolist())
         for client in here[:places]:

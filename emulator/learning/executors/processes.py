@@ -25,6 +25,7 @@ import torch.multiprocessing as multiprocessing
 
 from emulator.errors import RunError
 from emulator.learning.executors import Done
+from emulator.learning.grouping import ChooseConfig
 from emulator.learning.lineage import Handle, Operation, Tensors
 from emulator.learning.operations import (
     EvaluateClientsConfig,
@@ -37,6 +38,8 @@ from emulator.learning.pretraining import PretrainConfig
 
 _KEPT = 4
 """How many received inputs a worker keeps."""
+
+_FOR_WORKERS = ("train", "pretrain", "evaluate", "evaluate_clients", "choose")
 
 _AHEAD = 2
 """How many operations a worker holds, so that it never waits for this process."""
@@ -67,7 +70,7 @@ class Processes:
 
         def enqueue(position: int) -> None:
             operation = operations[position]
-            if operation.kind in ("train", "pretrain", "evaluate", "evaluate_clients"):
+            if operation.kind in _FOR_WORKERS:
                 heapq.heappush(ready, (-self._cost(operation), position))
             else:
                 local.append(position)
@@ -119,6 +122,9 @@ class Processes:
         config = operation.config
         if isinstance(config, TrainConfig | PretrainConfig):
             return len(self._bench.partition[config.client])
+        if isinstance(config, ChooseConfig):
+            held = sum(len(self._bench.partition[client]) for client in config.clients)
+            return len(operation.inputs) * held
         if isinstance(config, EvaluateClientsConfig):
             assert self._bench.client_test is not None
             own = self._bench.client_test.indices

@@ -18,13 +18,17 @@ def agglomerate(
     """The cluster of each client's Δ [n, P]; no more clusters than clients."""
     # Loaded where it is used: scikit-learn takes a second.
     from sklearn.cluster import AgglomerativeClustering
+    from sklearn.metrics.pairwise import cosine_distances
 
     n = len(updates)
     if n < 2:
         return [0] * n
     if clusters is not None:
         clusters = min(clusters, n)
+    rows = updates
+    if metric == "cosine":  # with 1 to all for who has not moved: its cosine is none
+        rows, metric = cosine_distances(updates), "precomputed"
     found = AgglomerativeClustering(
         clusters, metric=metric, linkage=linkage, distance_threshold=threshold
-    ).fit_predict(updates)
+    ).fit_predict(rows)
     return [int(label) for label in found]

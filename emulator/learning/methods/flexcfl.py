@@ -7,14 +7,18 @@ initial model, and their updates ΔW [n, P] are grouped before the first round. 
     MADC(i, j) = 1/(n − 2) Σ_{z ≠ i, j} |cos(i, z) − cos(j, z)|, and complete linkage.
 
 A client that comes later trains as they have, and joins the group whose mean update is nearest:
-argmin_g (1 − cos(Δ, Δ_g)) / 2.
+argmin_g (1 − cos(Δ, Δ_g)) / 2. Inter-group aggregation draws the models to each other,
+
+    w_g ← (w_g + η Σ_{j ≠ g} w_j / ‖w_j‖) / (1 + η Σ_{j ≠ g} 1 / ‖w_j‖).
 """
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
+from torch import Tensor
 
 Floats = NDArray[np.float64]
 ROUNDS_OF_KMEANS = 20
@@ -60,3 +64,13 @@ def nearest(update: Floats, references: Floats) -> int:
     lengths = np.linalg.norm(references, axis=1) * np.linalg.norm(update)
     cosine = references @ update / np.where(lengths > 0, lengths, 1.0)
     return int(np.argmin((1.0 - cosine) / 2.0))
+
+
+def inter_group(models: Tensor, rate: float) -> Tensor:
+    """The models w_g [k, P] after inter-group aggregation with η = ``rate``: means, in which a
+    group's own model has weight 1 and another one η / ‖w_j‖ (0 if it is all zeros)."""
+    exact = models.double()
+    lengths = torch.linalg.vector_norm(exact, dim=1)
+    weights = (rate * torch.where(lengths > 0, 1.0 / lengths, 0.0)).repeat(len(models), 1)
+    weights.fill_diagonal_(1.0)
+    return (weights / weights.sum(1, keepdim=True) @ exact).to(models.dtype)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from emulator.scenario.schema.base import Count, Kind, Positive, Section
+from emulator.scenario.schema.base import Count, Kind, NonNegative, Positive, Section
 from emulator.scenario.units import PositiveSeconds
 
 Clusters = Annotated[int, Field(ge=2, le=1000)]
@@ -89,13 +89,17 @@ class FlexCfl(Section):
     """FlexCFL (Duan et al. 2021): before the first round the first ``clients`` to come (20 a
     cluster, if not said) train ``steps`` mini-batches from the initial model, and their updates are
     grouped by ``measure``: edc, or madc. A newcomer does the same in its first task, before it
-    trains the model of its group."""
+    trains the model of its group. Who is waited for has until ``deadline``, if there is one. With
+    ``inter_group`` η above 0 the models of the groups are drawn to each other after each version.
+    """
 
     kind: Literal["flexcfl"]
     clusters: Clusters
     clients: Count | None = None
     steps: Count = 50
     measure: Literal["edc", "madc"] = "edc"
+    inter_group: NonNegative = 0.0
+    deadline: PositiveSeconds | None = None
 
 
 Clustered = Ifca | Cfl | FlHc | FlexCfl

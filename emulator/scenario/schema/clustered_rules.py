@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from emulator.scenario.schema.clustered import Clustered, FlexCfl, Ifca
+from emulator.scenario.schema.clustered import Cfl, Clustered, FlexCfl, Ifca
 from emulator.scenario.schema.federation import (
     FedDyn,
     FedMa,
@@ -67,6 +67,20 @@ def not_with_clustered(scenario: Scenario) -> list[str]:
             "federation.structure: 'ifca' begins with models that differ, and task.pretrained "
             "makes them alike; leave task.pretrained out"
         )
+    if not isinstance(structure, Ifca):
+        if structure.deadline is None and scenario.system.drop_notice == "at_deadline":
+            wrong.append(
+                f"federation.structure.deadline: none for '{kind}' with system.drop_notice: "
+                "at_deadline: its pass over clients would wait for a lost one for ever; say "
+                "deadline: 24 h"
+            )
+        name = "max_clusters" if isinstance(structure, Cfl) else "clusters"
+        clusters = structure.max_clusters if isinstance(structure, Cfl) else structure.clusters
+        if clusters is not None and clusters > task.clients:
+            wrong.append(
+                f"federation.structure.{name} is {clusters}, more than the {task.clients} clients "
+                f"of which clusters are made; say 2 to {task.clients}"
+            )
     if isinstance(structure, FlexCfl):
         first = structure.clients
         if first is not None and not structure.clusters <= first <= task.clients:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from emulator.scenario.schema.base import Count, Section
+from emulator.scenario.schema.clustered import Clustered
 from emulator.scenario.schema.clustered_rules import not_with_clustered
 from emulator.scenario.schema.cohort_rules import not_with_cohorts
 from emulator.scenario.schema.federation import (
@@ -166,7 +167,7 @@ def refuse_nonsense(scenario: Scenario) -> None:
     """
     pacing, system, task = scenario.federation.pacing, scenario.system, scenario.task
     selection = scenario.federation.selection
-    in_star = isinstance(scenario.federation.structure, Star)
+    in_star = isinstance(scenario.federation.structure, Star | Clustered)
     n = task.clients
     wrong: list[str] = []
     if system.drop_notice == "timeout" and system.drop_timeout is None:

@@ -41,9 +41,11 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A task for each of ``clients`` between two rounds, all wanted unless a number is said.
-    ``train(client, visit)`` is a handle of its update; ``phase`` its name in the log."""
+    """A task for each of ``clients`` between two rounds, all wanted unless a number is said; they
+    train the model of ``cohort``. ``train(client, visit)`` is a handle of an update; ``phase`` the
+    name in the log."""
 
+    cohort: str
     clients: Sequence[int]
     train: Callable[[int, tuple[int, ...]], Any]
     plan: Full
@@ -77,14 +79,18 @@ class Clustering(Protocol):
     def settle(self, taken: Sequence[Participation], models: Models) -> list[str]:
         """Whose model each of these has trained; ``update`` is then that of the training."""
 
-    def merged(self, version: int, updates: Mapping[str, Sequence[Any]]) -> None:
-        """A version has been made of these, by cohort."""
+    def homes(self, models: Models) -> list[str]:
+        """Which cohort would serve each client now [clients]."""
+
+
+class Passes(Protocol):
+    """What comes of versions, where it is not the clients who choose their models."""
+
+    def merged(self, version: int, models: Models, updates: Mapping[str, Sequence[Any]]) -> Models:
+        """The models of a version that has been made of these updates, by cohort."""
 
     def due(self, version: int, models: Models) -> Pass | None:
         """A pass over clients that comes before the next round."""
 
     def passed(self, updates: Mapping[int, Any], models: Models) -> Partition:
         """The pass is over: the handles of the updates by client, of those who have come."""
-
-    def homes(self, models: Models) -> list[str]:
-        """Which cohort would serve each client now [clients]."""

@@ -36,8 +36,9 @@ class Assigned:
         """As they were asked."""
         return [str(p.cohort) for p in taken]
 
-    def merged(self, version: int, updates: Mapping[str, Sequence[Any]]) -> None:
-        """Nothing follows from it."""
+    def merged(self, version: int, models: Models, updates: Mapping[str, Sequence[Any]]) -> Models:
+        """As they are."""
+        return models
 
     def homes(self, models: Models) -> list[str]:
         """The clusters."""
@@ -54,7 +55,7 @@ class Assigned:
         """``parent`` becomes a cluster for each of the ``groups`` of its clients; those of whom no
         group is known go with the largest. ``merged``: each begins with the mean of its updates.
 
-        Nothing changes with a single group.
+        With a single group ``parent`` goes on under its name.
         """
         sizes: dict[int, int] = {}
         for number in groups.values():

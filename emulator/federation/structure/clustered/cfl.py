@@ -38,9 +38,14 @@ class Cfl(Assigned):
         self._at_rest: list[str] = []
         self._cut: str | None = None
 
-    def merged(self, version: int, updates: Mapping[str, Sequence[Any]]) -> None:
-        """Clusters that are at rest while their clients are not."""
+    def merged(self, version: int, models: Models, updates: Mapping[str, Sequence[Any]]) -> Models:
+        """As they are; whose clusters are at rest while their clients are not is kept in mind."""
         section, thresholds = self._section, self._section.thresholds
+        most_clusters = section.max_clusters
+        if (most_clusters is not None and len(models.states) >= most_clusters) or (
+            version < section.min_rounds and isinstance(thresholds, schema.AbsoluteNorms)
+        ):
+            return models  # nobody asks how long these updates are
         for cohort, sent in updates.items():
             found = self.learner.norms(sent)
             mean, longest = found["mean"], found["largest"]
@@ -55,6 +60,7 @@ class Cfl(Assigned):
             rests = mean < least and longest > most
             if rests and version >= section.min_rounds and cohort not in self._at_rest:
                 self._at_rest.append(cohort)
+        return models
 
     def due(self, version: int, models: Models) -> Pass | None:
         """Of the members of a cluster that is at rest."""
@@ -68,7 +74,7 @@ class Cfl(Assigned):
                 continue
             self._cut = cohort
             train = partial(first_of, self.learner, models.states[cohort])
-            return Pass(members, train, self.plan, "clustering", section.deadline)
+            return Pass(cohort, members, train, self.plan, "clustering", section.deadline)
         return None
 
     def passed(self, updates: Mapping[int, Any], models: Models) -> Partition:

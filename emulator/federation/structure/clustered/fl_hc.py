@@ -36,7 +36,7 @@ class FlHc(Assigned):
             return None
         self._done = True
         train = partial(first_of, self.learner, models.states[ROOT])
-        return Pass(self.eligible, train, self.plan, "clustering", self._section.deadline)
+        return Pass(ROOT, self.eligible, train, self.plan, "clustering", self._section.deadline)
 
     def passed(self, updates: Mapping[int, Any], models: Models) -> Partition:
         """Clusters of the updates."""

@@ -51,24 +51,35 @@ class FlexCfl(Assigned):
             return None
         section, n = self._section, len(self.eligible)
         wanted = min(n, section.clients or 20 * section.clusters)
-        return Pass(self.eligible, self._train_cold, self._cold, COLD_START, None, wanted)
+        return Pass(
+            ROOT, self.eligible, self._train_cold, self._cold, COLD_START, section.deadline, wanted
+        )
 
     def _train_cold(self, client: int, visit: tuple[int, ...]) -> Any:
         # A stream of its own: the training of the group's model has the visit's.
         return self.learner.train(self._initial, None, client, (*visit, 1), None, COLD_START)[0]
 
     def passed(self, updates: Mapping[int, Any], models: Models) -> Partition:
-        """The groups of those who have come; nobody else is in any."""
+        """The groups of those who have come; nobody else is in any (unless there is none at all:
+        then the first model stays, and is everybody's)."""
         section = self._section
         options = {"kind": "flexcfl", "k": section.clusters, "measure": section.measure}
         groups, self._references = self.learner.group(list(updates.values()), options, self._seed)
         by_client = dict(zip(updates, groups, strict=True))
         found = self.cut(ROOT, by_client, models, merged=True, updates=updates)
         self._children = list(found.children)
-        for client in range(len(self.of)):
-            if by_client.get(client) is None:
-                self.of[client] = None
+        if any(number is not None for number in groups):
+            self.of = [cohort if by_client.get(client) is not None else None
+                       for client, cohort in enumerate(self.of)]  # fmt: skip
         return found
+
+    def merged(self, version: int, models: Models, updates: Mapping[str, Sequence[Any]]) -> Models:
+        """Each a little nearer to the others, with inter-group aggregation."""
+        rate = self._section.inter_group
+        if not rate or len(models.states) < 2:
+            return models
+        nearer = self.learner.inter_group(list(models.states.values()), rate)
+        return Models(dict(zip(models.states, nearer, strict=True)))
 
     def ask(self, client: int, visit: tuple[int, ...], models: Models) -> Ask:
         """To train the model of its group; of a newcomer, what tells its group first."""

@@ -7,11 +7,10 @@ up that say which it was. All models are there from the start, each of other ran
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from emulator.federation.payload.full import Full
-from emulator.federation.structure.clustered import Ask, Models, Partition, Pass
+from emulator.federation.structure.clustered import Ask, Models
 from emulator.learning_interface import Learner
 from emulator.scenario import schema
 from emulator.simulation.participation import Participation
@@ -45,16 +44,6 @@ class Ifca:
             p.update, _ = self._learner.train(models.states[names[j]], None, p.client, p.visit)
             cohorts.append(names[j])
         return cohorts
-
-    def merged(self, version: int, updates: Mapping[str, Sequence[Any]]) -> None:
-        """Nothing follows from it."""
-
-    def due(self, version: int, models: Models) -> Pass | None:
-        """Never."""
-
-    def passed(self, updates: Mapping[int, Any], models: Models) -> Partition:
-        """There is no pass."""
-        raise NotImplementedError
 
     def homes(self, models: Models) -> list[str]:
         """What each would choose."""

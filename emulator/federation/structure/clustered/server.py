@@ -10,10 +10,11 @@ from simpy.events import Event
 
 from emulator.federation.server import Server, client_then_task
 from emulator.federation.structure import Contribution, Trained
-from emulator.federation.structure.clustered import Clustering, Models
+from emulator.federation.structure.clustered import Clustering, Models, Partition, Pass, Passes
 from emulator.federation.structure.clustered.star import ClusteredStar
 from emulator.federation.structure.cohorts.measures import Measured, Measures
 from emulator.federation.structure.survey import Callback, Survey
+from emulator.random_streams import generator
 from emulator.simulation.clock import Rank
 from emulator.simulation.participation import Participation, Terms
 
@@ -33,13 +34,14 @@ class ClusteredServer(Server):
     """See the module."""
 
     clustering: Clustering
+    passes: Passes | None
     measures: Measures
     structure: ClusteredStar
     _survey: Survey | None = None
 
-    def begin_with(self, clustering: Clustering, measures: Measures) -> None:
+    def begin_with(self, clustering: Clustering, passes: Passes | None, measures: Measures) -> None:
         """The first models."""
-        self.clustering, self.measures = clustering, measures
+        self.clustering, self.passes, self.measures = clustering, passes, measures
         self.state: Models = clustering.begin()
         self._lives = {cohort: _Life(0.0, 0) for cohort in self.state.states}
         self._write_cohorts()
@@ -66,8 +68,10 @@ class ClusteredServer(Server):
         states = dict(self.state.states)
         for cohort, group in sorted(groups.items()):
             states[cohort] = self._merged(states[cohort], group, None)
-        self._new_version(Models(states), groups, since_s)
-        self.clustering.merged(self.version, updates)
+        models = Models(states)
+        if self.passes:
+            models = self.passes.merged(self.version + 1, models, updates)
+        self._new_version(models, groups, since_s)
 
     def _new_version(self, models: Models, groups: dict[str, list[Any]], since_s: float) -> None:
         self.state = models
@@ -86,14 +90,19 @@ class ClusteredServer(Server):
     # --- passes over clients ------------------------------------------------------------------
 
     def before_round(self) -> Generator[Event, Any, None]:
-        """A pass over clients, if the clustering wants one; rounds wait for its end."""
-        wanted = self.clustering.due(self.version, self.state)
-        if wanted is None:
-            return
+        """The passes over clients that are due, one after the other; rounds wait for their end."""
+        while self.passes and not self.stopped:
+            wanted = self.passes.due(self.version, self.state)
+            if wanted is None:
+                return
+            yield from self._pass(self.passes, wanted)
+
+    def _pass(self, passes: Passes, wanted: Pass) -> Generator[Event, Any, None]:
         began_s, updates, asked = self.clock.now, dict[int, Any](), dict[int, Participation]()
+        n = len(wanted.clients)
         self.log(
-            "survey", version=self.version, phase=wanted.phase, clients=len(wanted.clients),
-            wanted=wanted.wanted,
+            "survey", version=self.version, phase=wanted.phase, clients=n,
+            wanted=n if wanted.wanted is None else wanted.wanted,
         )  # fmt: skip
 
         def task_of(client: int, uploaded: Callback, lost: Callback) -> Participation:
@@ -103,7 +112,7 @@ class ClusteredServer(Server):
             asked[client] = p = self.structure.task(
                 client, self.version, updates[client], wanted.plan, terms
             )
-            p.phase = wanted.phase
+            p.phase, p.cohort = wanted.phase, wanted.cohort
             return p
 
         over = self.clock.idle_timer(Rank.DISPATCH)
@@ -113,23 +122,23 @@ class ClusteredServer(Server):
 
         self._survey = Survey(
             self.tasks, wanted.clients, task_of, ended,
-            what=wanted.phase, deadline_s=wanted.deadline_s, wanted=wanted.wanted,
+            what=wanted.phase.replace("_", " "), deadline_s=wanted.deadline_s,
+            wanted=wanted.wanted, rng=generator(self.policy.root_seed, "survey", self.version),
         )  # fmt: skip
         self.waits = self._survey
         self._survey.begin()
         yield over
         missing, self._survey, self.waits = self._survey.missing, None, self.pacing
         came = {client: updates[client] for client in sorted(set(asked) - missing)}
-        self._partition(came, asked, began_s)
+        if self._evaluated != self.state.id:
+            self.evaluate()  # the last that is known of the cohort
+        if not self.stopped:
+            self._partition(passes.passed(came, self.state), asked, began_s, len(came))
 
     def _partition(
-        self, came: dict[int, Any], asked: dict[int, Participation], began_s: float
+        self, found: Partition, asked: dict[int, Participation], began_s: float, came: int
     ) -> None:
-        """Cohorts go on where their parent stands, as the clustering says."""
-        self.evaluate()  # the last that is known of it
-        if self.stopped:
-            return
-        found = self.clustering.passed(came, self.state)
+        """Cohorts go on where their parent stands."""
         for client in found.nonfinite:
             p = asked[client]
             self.name_nonfinite(Trained(client, p.version, p.dispatched_s, p.plan.rate))
@@ -137,15 +146,15 @@ class ClusteredServer(Server):
         self.log(
             "partition", version=self.version, parent=found.parent,
             children=list(found.children), sizes=[len(who) for who in found.children.values()],
-            clients=len(came),
+            clients=came,
         )  # fmt: skip
         if set(found.children) != {found.parent}:
             self._lives[found.parent].ended_s = now
             for cohort in found.children:
                 self._lives[cohort] = _Life(now, self.version, found.parent, None, self.version)
-        if found.merged:
-            groups = {cohort: [asked[client] for client in who]
-                      for cohort, who in found.children.items() if who}  # fmt: skip
+        groups = {cohort: [asked[client] for client in who]
+                  for cohort, who in found.children.items() if who}  # fmt: skip
+        if found.merged and groups:
             self._new_version(found.models, groups, began_s)
         self.state = found.models
         self._write_cohorts()
