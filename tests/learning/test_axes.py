@@ -47,6 +47,11 @@ NEEDED: dict[str, Config] = {
         "absent": {"kind": "swap", "timeout": "10 min"},
     },
     "cohorts": {"clustering": {"kind": "auxo", "min_participants": 2}},
+    "ifca": {"clusters": 2},
+    "cfl": {"min_rounds": 1, "deadline": "1 h"},
+    "fl_hc": {"after_rounds": 1, "clusters": 2, "deadline": "1 h"},
+    "flexcfl": {"clusters": 2, "clients": 4, "steps": 3, "deadline": "1 h"},
+    "relative": {"mean": 0.9, "ratio": 1.1},
     "kmeans": {"min_samples": 200},
     "greedy": {"min_samples": 200},
     "swap": {"timeout": "10 min"},
@@ -153,6 +158,13 @@ BESIDE: dict[tuple[Path_, str], list[Settings]] = {
         {(*PACING, "kind"): "synchronous"},
         {(*PACING, "kind"): "buffered"},
     ],
+    **{
+        ((*STRUCTURE, "kind"), kind): [
+            {("task", "client_test"): 0.2},
+            {(*PACING, "kind"): "synchronous"},
+        ]
+        for kind in ("ifca", "cfl", "fl_hc", "flexcfl")
+    },
     ((*STRUCTURE, "grouping", "kind"), "random"): [{(*STRUCTURE, "grouping", "min_samples"): 200}],
     ((*STRUCTURE, "grouping", "kind"), "kmeans"): [
         {(*STRUCTURE, "approximator", "kind"): "conf"},
@@ -430,9 +442,11 @@ def test_what_loads_runs_to_a_finite_model(possible: set[Pair], tmp_path: Path) 
         except Exception as error:
             raise AssertionError(f"{named(chosen)}: {type(error).__name__}: {error}") from error
         assert manifest["status"] == "done", named(chosen)
-        versions = (out / "versions.csv").read_text().splitlines()[1:]
-        assert len(versions) == VERSIONS, named(chosen)
-        tensors = load_file(out / "model.safetensors")
-        assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()), named(chosen)
+        rows = [line.split(",") for line in (out / "versions.csv").read_text().splitlines()[1:]]
+        assert {int(row[1]) for row in rows} == {*range(1, VERSIONS + 1)}, named(chosen)
+        models = sorted(out.glob("model*.safetensors"))
+        assert models, named(chosen)
+        for tensor in (tensor for path in models for tensor in load_file(path).values()):
+            assert bool(torch.isfinite(tensor).all()), named(chosen)
         values = [line.split(",") for line in (out / "metrics.csv").read_text().splitlines()[1:]]
         assert all(math.isfinite(float(row[6])) for row in values), named(chosen)

@@ -58,13 +58,13 @@ class Cfl(Section):
 
 
 class FlHc(Section):
-    """FL+HC (Briggs et al. 2020): after ``rounds`` versions every client trains once from the
+    """FL+HC (Briggs et al. 2020): after ``after_rounds`` versions every client trains once from the
     model, as it comes, until ``deadline`` if there is one; their updates are put together by
     agglomerative clustering, down to a number of ``clusters`` or up to the distance
     ``threshold``."""
 
     kind: Literal["fl_hc"]
-    rounds: Count = 20
+    after_rounds: Count = 20
     metric: Literal["euclidean", "manhattan", "cosine"] = "euclidean"
     linkage: Literal["complete", "average", "single", "ward"] = "complete"
     clusters: Clusters | None = None

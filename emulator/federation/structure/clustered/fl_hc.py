@@ -32,7 +32,7 @@ class FlHc(Assigned):
 
     def due(self, version: int, models: Models) -> Pass | None:
         """Once, after so many rounds."""
-        if self._done or version < self._section.rounds:
+        if self._done or version < self._section.after_rounds:
             return None
         self._done = True
         train = partial(first_of, self.learner, models.states[ROOT])
