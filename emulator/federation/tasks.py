@@ -113,7 +113,7 @@ class Tasks:
             self.recorder.end(self.clock.now, p)
         self.ledger.closed(p)
         self.recorder.update(p)
-        p.update = p.state = None
+        p.update = p.state = p.state_before = None
         p.closed = True
         if p.chain is not None:
             self.undecided.pop(p.task, None)

@@ -20,11 +20,20 @@ from torch import Tensor
 
 from emulator import random_streams
 from emulator.errors import InternalError
-from emulator.learning import clustering, grouping, matching, objectives, pretraining, training
+from emulator.learning import (
+    clustering,
+    grouping,
+    matching,
+    objectives,
+    pretraining,
+    privacy,
+    training,
+)
 from emulator.learning.lineage import Tensors
 from emulator.learning.matching import Matching, layer_positions, own_model
 from emulator.learning.methods.average import coefficients
 from emulator.learning.methods.divide_and_conquer import divergence
+from emulator.learning.methods.local_dp import Privacy
 from emulator.learning.methods.scaffold import server_control
 from emulator.learning.partitions import ClientTest
 from emulator.learning.server_steps import (
@@ -45,7 +54,8 @@ class TrainConfig:
 
     ``uploads`` is what the server's step takes (see ``server_steps.UPLOADS``); ``batch_norm`` what
     becomes of running statistics: ``average``, ``local``, ``freeze``, or None for a model that has
-    none. ``layers`` are those that are trained, None for all, ``matching`` is FedMA's.
+    none. ``layers`` are those that are trained, None for all, ``matching`` is FedMA's. With
+    ``privacy`` the update is clipped and noised.
     """
 
     client: int
@@ -57,6 +67,7 @@ class TrainConfig:
     batch_norm: str | None = None
     layers: tuple[str, ...] | None = None
     matching: Matching | None = None
+    privacy: Privacy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +276,17 @@ def finish(bench: Workbench, visit: Visit, delta: Tensor, loss: float, steps: in
     layout, config, objective = bench.layout, visit.config, visit.config.objective
     freeze, local = config.batch_norm == "freeze", config.batch_norm == "local"
     update = dict(visit.update)
+    model = layout.flatten() if "model" in config.uploads else None
+    if config.privacy is not None:
+        # From here on there is nothing but this: the client itself goes on with what it has sent.
+        delta = privacy.noised(
+            layout, config.privacy, delta, config.layers, config.seed, config.client, config.visit
+        )
+        model = None if model is None else visit.server["model"].to(delta.device) + delta
     if "delta" in config.uploads:
         update["delta"] = delta
-    if "model" in config.uploads:
-        update["model"] = layout.flatten()
+    if model is not None:
+        update["model"] = model
     own: Tensors = {}
     if config.matching is not None:
         own["own"] = layout.flatten()
@@ -457,4 +475,5 @@ _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] 
     "group": _found(grouping.group),
     "nearest": _found(grouping.nearest),
     "norms": _found(grouping.norms),
+    "leaving": _found(privacy.leaving),
 }

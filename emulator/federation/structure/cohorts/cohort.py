@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from emulator.federation.server import Server, client_then_task
+from emulator.federation.server import Pacing, Server, client_then_task
 from emulator.federation.structure import Contribution
 from emulator.federation.structure.cohorts.partition import Progress
 from emulator.federation.structure.cohorts.pool import Pool
-from emulator.simulation.participation import Terms
+from emulator.simulation.participation import Participation, Terms
 
 
 class Above(Protocol):
@@ -27,10 +27,24 @@ class Above(Protocol):
     def stop(self, reason: str) -> None: ...
 
 
+class FailingPacing(Pacing, Protocol):
+    """That of a server which may fail, and is started again."""
+
+    def under_way(self, running: Sequence[Participation]) -> list[Participation]:
+        """Of what is at work that which comes to this server."""
+
+    def fail(self, under_way: Sequence[Participation]) -> None:
+        """The server has died."""
+
+    def restart(self) -> None:
+        """It is back, at its last version."""
+
+
 class Cohort(Server):
     """See the module."""
 
     cohort: str
+    pacing: FailingPacing
     pool: Pool
     progress: Progress
     above: Above
