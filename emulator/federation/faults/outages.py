@@ -60,16 +60,17 @@ class Outages:
             self._coordinator.check_in_again(client)
 
     def unmet(self, cohort: str, unmet: list[str]) -> list[str]:
-        """The conditions that a split of ``cohort`` waits for, of which those in ``unmet`` do not
-        hold: the coordinator too, while it is down. What was to split at that version then does at
-        the next one that the coordinator hears of."""
-        if self.is_down and not unmet:
+        """The conditions that a split of ``cohort`` waits for, where those in ``unmet`` do not
+        hold: for the coordinator too, while it is down. What was to split at that version then does
+        at the next one that the coordinator hears of."""
+        if cohort in self._postponed:
+            unmet = [condition for condition in unmet if condition != "at"]
+        if unmet or not self.is_down:
+            return unmet
+        if cohort not in self._postponed:
             self._coordinator.log("partition_postponed", f"cohort/{cohort}")
             self._postponed.add(cohort)
-            return ["coordinator"]
-        if self.is_down or cohort not in self._postponed:
-            return unmet
-        return [condition for condition in unmet if condition != "at"]
+        return ["coordinator"]
 
     # --- cohorts --------------------------------------------------------------------------------
 
