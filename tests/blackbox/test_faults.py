@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
-from commandline import Config, Lab, RunFiles, buffered, links
-from test_cohorts import SYNCHRONOUS, planted
+import pytest
+from commandline import Config, Lab, RunFiles, buffered, digits, links, synchronous, timed
+from test_cohorts import SYNCHRONOUS, TABLES, planted
+from test_resume import run as execute
+from test_resume import same_files
 
 
 def with_faults(config: Config, **faults: Any) -> Config:
@@ -139,3 +143,119 @@ def test_lost_records_are_explored_anew(lab: Lab) -> None:
     check_ins = len(some.of("check_in"))
     assert 0.1 * check_ins < len(some.of("records_lost")) < 0.5 * check_ins
     assert {event["requested"] for event in some.of("check_in")} > {None}
+
+
+# --- learning -------------------------------------------------------------------------------------
+
+SCENARIO = """
+schema: 1
+name: faults
+seed: 3
+stop: {sim_time: 1000 h, versions: 24}
+task:
+  dataset: {kind: digits}
+  clients: 24
+  partition: {kind: iid}
+  planted: {kind: label_permutation, clusters: 2}
+  client_test: 0.2
+  model: {kind: logistic}
+system:
+  devices: {kind: phones, noise: {dist: lognormal, median: 1.0, sigma: 1.0}}
+  availability: {kind: phones, duty: 0.5}
+  network: {client: {down: devices, up: devices, latency: 55 ms}}
+  on_offline: pause
+local: {epochs: 1, batch_size: 10, optimizer: {kind: sgd, lr: 0.1}}
+federation:
+  pacing: {kind: buffered, in_flight: 9, buffer: 6}
+  structure:
+    kind: cohorts
+    retry: 1 min
+    clustering:
+      kind: auxo
+      min_participants: 2
+      max_cohorts: 2
+      partition: {at: [6]}
+      blacklist: {margin: 1.05, times: 2}
+  faults:
+    label_flips: {kind: random_class, share: 0.2, claims: wrong}
+    local_dp: {kind: gaussian, clip: 0.5, sigma: 0.01}
+    lost_records: {kind: at_check_in, probability: 0.1}
+    cohort_failures: {kind: exponential, mean: 2 min, restart: 20 s}
+    coordinator_failures: {kind: exponential, mean: 5 min, restart: 1 min}
+evaluation: {every: {versions: 8}}
+memo: {checkpoint_every: 0 s}
+execution: {executor: EXECUTOR}
+"""
+
+
+def scenario_for(folder: Path, executor: str) -> Path:
+    path = folder / f"{executor}.yaml"
+    path.write_text(SCENARIO.replace("EXECUTOR", executor))
+    return path
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
+    """A run with all faults, which nobody has disturbed."""
+    folder = tmp_path_factory.mktemp("faulty")
+    assert execute(scenario_for(folder, "inline"), folder / "run")[0] == 0
+    return RunFiles(folder / "run")
+
+
+def test_all_faults_in_one_log(faulty: RunFiles) -> None:
+    for kind in (
+        "label_flips", "records_lost", "cohort_failed", "cohort_restarted", "coordinator_failed",
+        "coordinator_restarted", "check_in_ignored", "blacklist",
+    ):  # fmt: skip
+        assert faulty.of(kind), kind
+    whole(faulty)
+
+
+def test_who_claims_another_side_is_blacklisted(faulty: RunFiles) -> None:
+    """Only corrupted clients lie, and are found out; nobody asks them from then on."""
+    (flips,) = faulty.of("label_flips")
+    assert (flips["t"], flips["entity"], flips["flip"]) == (0.0, "population", "random_class")
+    assert len(flips["clients"]) == 4
+    for event in faulty.of("blacklist"):
+        client = int(event["entity"].removeprefix("client/"))
+        assert client in flips["clients"]
+        tasks = faulty.tasks(client)
+        assert all(float(task["dispatched_s"]) <= event["t"] for task in tasks)
+
+
+@pytest.mark.parametrize(("executor", "workers"), [("inline", 1), ("processes", 2)])
+def test_faults_are_the_same_again(
+    faulty: RunFiles, executor: str, workers: int, tmp_path: Path
+) -> None:
+    """Killed amid the failures and run again; and by two workers."""
+    scenario = scenario_for(tmp_path, executor)
+    if executor == "inline":
+        failed = [n for n, e in enumerate(faulty.events) if e["type"] == "cohort_failed"]
+        assert execute(scenario, tmp_path / "run", "event", failed[-1] + 5)[0] == -9
+    assert execute(scenario, tmp_path / "run", workers=workers)[0] == 0
+    models = sorted(path.name for path in faulty.path.glob("model*.safetensors"))
+    same_files(faulty.path, tmp_path / "run", (*TABLES, *models))
+
+
+def test_noise_costs_accuracy(lab: Lab) -> None:
+    config = digits(10, synchronous(5), versions=6)
+    accuracy = {}
+    for sigma in (0.0, 2.0):
+        faults = {"local_dp": {"kind": "gaussian", "clip": 0.3, "sigma": sigma}}
+        run = lab.run(with_faults(config, **faults), out=f"sigma-{sigma}")
+        accuracy[sigma] = float(run.column("metrics", "value")[-2])
+        assert not run.of("privacy_exceeded")
+    assert accuracy[2.0] < accuracy[0.0] - 0.2
+
+
+def test_reports_beyond_the_budget_are_named(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 rounds of 2 of 4 clients, accounted for 3 reports of each."""
+    monkeypatch.setattr("emulator.federation.faults.local_dp._calibrated", lambda *budget: 1.5)
+    faults = {"kind": "gaussian", "clip": 1.0, "epsilon": 8.0, "delta": 1e-6, "reports": 3}
+    run = lab.run(with_faults(timed(4, 10.0, synchronous(2), stop={"versions": 8}),
+                              local_dp=faults))  # fmt: skip
+    reported = Counter(event["entity"] for event in run.of("upload"))
+    exceeded = {event["entity"]: event for event in run.of("privacy_exceeded")}
+    assert set(exceeded) == {client for client, n in reported.items() if n > 3}
+    assert {event["reports"] for event in exceeded.values()} == {4}
+    assert any("take sigma 1.5" in note for note in run.manifest["notes"])

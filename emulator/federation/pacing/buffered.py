@@ -114,7 +114,8 @@ class BufferedPacing:
             self._aggregation = None
         for p in under_way:
             server.cancel(p, Outcome.SERVER_FAILED)
-        for p in reversed(received):  # a client's last first
+        # A client's last one first, so that its state goes back all the way.
+        for p in sorted(received, key=lambda p: p.task, reverse=True):
             server.revoke(p, Outcome.SERVER_FAILED)
 
     def restart(self) -> None:

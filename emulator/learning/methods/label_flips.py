@@ -1,7 +1,7 @@
 """Label flipping: some clients train on wrong labels (Fang, Cao, Jia, Gong, USENIX Security 2020).
 
 *Mirrored*: y → C − 1 − y of C classes, the usual one; the middle class of an odd number stays.
-*Random*: y → (y + u) mod C, with u drawn from 1, …, C − 1 for each sample, once.
+*Random class*: y → (y + u) mod C, with u drawn from 1, …, C − 1 for each sample, once.
 """
 
 from __future__ import annotations

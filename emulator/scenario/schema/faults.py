@@ -32,7 +32,7 @@ class RandomLabels(Section):
     """The same with a random other class for each sample, the same one each time that it is trained
     on."""
 
-    kind: Literal["random"]
+    kind: Literal["random_class"]
     share: Share
     claims: Literal["honest", "wrong"] = "honest"
 
