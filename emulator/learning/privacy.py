@@ -37,7 +37,10 @@ def noised(
 ) -> Tensor:  # fmt: skip
     """The update [P] of a visit, clipped, and with noise where the client has trained."""
     rng = random_streams.generator(seed, "local dp", client, *visit)
-    pairs = zip(layout.is_trained(layers), layout.sizes, strict=True)
+    is_trained = layout.is_trained(layers)
+    if all(is_trained):
+        return local_dp(delta, privacy, rng)
+    pairs = zip(is_trained, layout.sizes, strict=True)
     trained = torch.cat([torch.full((size,), yes) for yes, size in pairs])
     return local_dp(delta, privacy, rng, torch.nonzero(trained).reshape(-1))
 
