@@ -38,6 +38,7 @@ from emulator.federation.structure.superclients import Superclients
 from emulator.federation.tasks import Tasks
 from emulator.learning import setting as learning_setting
 from emulator.learning.clustering import Sketching
+from emulator.learning.corruption import corrupted_clients
 from emulator.learning.learner import Learner
 from emulator.learning.method import Method
 from emulator.learning.methods.auxo import RewardRule
@@ -117,7 +118,7 @@ class _Parts:
         self.learner, self.recorder = learner, recorder
         self.on_evaluation = on_evaluation
         self.faults = scenario.federation.faults
-        self.corrupted = learning_setting.corrupted_clients(scenario)
+        self.corrupted = corrupted_clients(scenario)
         if self.corrupted and self.faults.label_flips is not None:
             recorder.event(
                 0.0, "label_flips", "population", flip=self.faults.label_flips.kind,
@@ -245,7 +246,7 @@ class _Parts:
         clustering = self.clustering(section, server.payload)
         measures = Measures(self.setting.planted, self.learner, self.recorder, tasks)
         server.begin_with(clustering, measures)
-        tasks.on_end = lambda p: server.somebody_is_free()
+        tasks.on_end = self.counting(lambda p: server.somebody_is_free())
         pacing = self.pacing(server)
         server.start(ClusteredStar(tasks, clustering), pacing)
         server.begin_evaluations()

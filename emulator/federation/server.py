@@ -175,9 +175,9 @@ class Server:
         contribution.outcome = outcome
         self.structure.close(contribution)
 
-    def revoke(self, contribution: Contribution, outcome: Outcome) -> None:
-        """It had been accepted, and is lost before a version has taken it."""
-        self.structure.revoke(contribution)
+    def revoke(self, contribution: Any, outcome: Outcome) -> None:
+        """A client's task had been accepted, and is lost before a version has taken it."""
+        self.tasks.take_back(contribution)
         self.payload.revoked(contribution)
         self.dismiss(contribution, outcome)
 

@@ -119,6 +119,16 @@ class Tasks:
             self.undecided.pop(p.task, None)
         self.on_closed(p)
 
+    def take_back(self, p: Participation) -> None:
+        """It has counted, and does not after all: its client's own state goes back, unless it has
+        advanced further with another cohort."""
+        if p.state is None or self.states.get(p.client) is not p.state:
+            return
+        if p.state_before is None:
+            del self.states[p.client]
+        else:
+            self.states[p.client] = p.state_before
+
     def leave_in_flight(self) -> None:
         """The run is over: the records of what has no outcome yet."""
         running = self.participations.running()

@@ -20,15 +20,7 @@ from torch import Tensor
 
 from emulator import random_streams
 from emulator.errors import InternalError
-from emulator.learning import (
-    clustering,
-    grouping,
-    matching,
-    objectives,
-    pretraining,
-    privacy,
-    training,
-)
+from emulator.learning import clustering, grouping, matching, objectives, pretraining, training
 from emulator.learning.lineage import Tensors
 from emulator.learning.matching import Matching, layer_positions, own_model
 from emulator.learning.methods.average import coefficients
@@ -36,6 +28,7 @@ from emulator.learning.methods.divide_and_conquer import divergence
 from emulator.learning.methods.local_dp import Privacy
 from emulator.learning.methods.scaffold import server_control
 from emulator.learning.partitions import ClientTest
+from emulator.learning.privacy import leaving, noised
 from emulator.learning.server_steps import (
     Taken,
     initial_vector,
@@ -279,7 +272,7 @@ def finish(bench: Workbench, visit: Visit, delta: Tensor, loss: float, steps: in
     model = layout.flatten() if "model" in config.uploads else None
     if config.privacy is not None:
         # From here on there is nothing but this: the client itself goes on with what it has sent.
-        delta = privacy.noised(
+        delta = noised(
             layout, config.privacy, delta, config.layers, config.seed, config.client, config.visit
         )
         model = None if model is None else visit.server["model"].to(delta.device) + delta
@@ -475,5 +468,5 @@ _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] 
     "group": _found(grouping.group),
     "nearest": _found(grouping.nearest),
     "norms": _found(grouping.norms),
-    "leaving": _found(privacy.leaving),
+    "leaving": _found(leaving),
 }

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 import emulator
 from emulator import random_streams
 from emulator.errors import ScenarioError
+from emulator.learning.corruption import corrupt
 from emulator.learning.datasets import Dataset, load_dataset
 from emulator.learning.executors import Executor, processes
 from emulator.learning.executors.batched import LANES, Batched
@@ -28,7 +29,6 @@ from emulator.learning.executors.lanes import StepProgram, step_program
 from emulator.learning.executors.processes import Processes
 from emulator.learning.lineage import canonical, identity
 from emulator.learning.methods.fedseq import classifier_weights, exemplars
-from emulator.learning.methods.label_flips import corrupted, flipped
 from emulator.learning.models import build_model, resolve_callable
 from emulator.learning.models.pretrained import load_pretrained
 from emulator.learning.objectives import penalty
@@ -167,7 +167,7 @@ def build(scenario: Scenario) -> Setting:
         if client_test is not None and client_test.split == "train":
             everything = [np.concatenate(p) for p in zip(parts, client_test.indices, strict=True)]
         dataset = plant(dataset, task.planted.model_dump(), everything, planted, seed)
-    dataset = _corrupt(dataset, parts, scenario)
+    dataset = corrupt(dataset, parts, scenario)
     samples = np.array([len(part) for part in parts], dtype=np.int64)
     model = _initialized(model_spec, dataset.input_shape, dataset.classes, seed)
     given = [] if task.pretrained is None else [load_pretrained(model, task.pretrained)]
@@ -200,22 +200,6 @@ def build(scenario: Scenario) -> Setting:
         samples, profile, root, parts, dataset, model, client_test, pretraining_model, held_out,
         sample, planted, more_models,
     )  # fmt: skip
-
-
-def corrupted_clients(scenario: Scenario) -> tuple[int, ...]:
-    """Those that train on flipped labels, ascending."""
-    flips = scenario.federation.faults.label_flips
-    return corrupted(scenario.seed, scenario.task.clients, flips.share) if flips else ()
-
-
-def _corrupt(dataset: Dataset, parts: list[Indices], scenario: Scenario) -> Dataset:
-    """The data set with the labels of these clients' training samples flipped."""
-    clients, flips = corrupted_clients(scenario), scenario.federation.faults.label_flips
-    if not clients or flips is None:
-        return dataset
-    y, classes, seed = dataset.train_y, dataset.classes, scenario.seed
-    labels = flipped(y, parts, clients, flips.kind, classes=classes, root_seed=seed)
-    return dataclasses.replace(dataset, train_y=labels)
 
 
 def _hold_out(

@@ -72,9 +72,6 @@ class Structure(Protocol):
     def accept(self, contribution: Any) -> None:
         """It counts: the clients' own states advance."""
 
-    def revoke(self, contribution: Any) -> None:
-        """It does not count after all: the clients' own states go back."""
-
     def cancel(self, contribution: Any, outcome: Outcome) -> None:
         """Tell those at work on it to stop."""
 

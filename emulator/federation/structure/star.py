@@ -55,17 +55,6 @@ class Star:
             states = self._tasks.states
             p.state_before, states[p.client] = states.get(p.client), p.state
 
-    def revoke(self, p: Participation) -> None:
-        """It does not count after all: the client's own state goes back, unless it has advanced
-        further with another cohort."""
-        states = self._tasks.states
-        if p.state is None or states.get(p.client) is not p.state:
-            return
-        if p.state_before is None:
-            del states[p.client]
-        else:
-            states[p.client] = p.state_before
-
     def cancel(self, p: Participation, outcome: Outcome) -> None:
         """Tell the client to stop."""
         self._tasks.participations.cancel(p, outcome)

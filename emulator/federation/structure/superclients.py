@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.errors import InternalError
 from emulator.federation.payload import Payload
 from emulator.federation.structure.chain import Chain, Rules
 from emulator.federation.structure.visits import Visits
@@ -106,10 +105,6 @@ class Superclients:
         """It counts: its members' own states advance."""
         chain.outcome = Outcome.REPORTED
         self._tasks.states.update(chain.states)
-
-    def revoke(self, chain: Chain) -> None:
-        """Superclients have one server, which does not fail."""
-        raise InternalError(f"chain {chain.task} was accepted, and cannot be revoked")
 
     def cancel(self, chain: Chain, outcome: Outcome) -> None:
         """Tell the member at work to stop."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from emulator.scenario.schema.cohorts import Auxo, Cohorts
+from emulator.scenario.schema.clustered import FlexCfl, Ifca
+from emulator.scenario.schema.cohorts import Cohorts
 from emulator.scenario.schema.faults import ExponentialFailures
 from emulator.scenario.schema.federation import FedDyn, Federation, FedMa, QFedAvg, Scaffold
 from emulator.scenario.schema.structure import Superclients
@@ -27,24 +28,13 @@ def _of_cohorts(federation: Federation) -> list[str]:
     flips = faults.label_flips
     lies = flips is not None and flips.claims == "wrong"
     if isinstance(structure, Cohorts):
-        wrong, clustering = [], structure.clustering
-        if faults.lost_records is not None and not isinstance(clustering, Auxo):
-            wrong.append(
-                f"{where}.lost_records: 'at_check_in' with clustering '{clustering.kind}': its "
-                "clients keep no records of cohorts; leave it out"
-            )
-        elif faults.lost_records is not None and clustering.variant == "code":
-            wrong.append(
+        if faults.lost_records is not None and structure.clustering.variant == "code":
+            return [
                 f"{where}.lost_records: 'at_check_in' with variant 'code' of clustering "
-                f"'{clustering.kind}': there the server keeps the records, and clients have none "
-                "to lose; say variant: paper"
-            )
-        if lies and not isinstance(clustering, Auxo):
-            wrong.append(
-                f"{where}.label_flips.claims: 'wrong' with clustering '{clustering.kind}': its "
-                "clients do not say on which side they are; say claims: honest"
-            )
-        return wrong
+                f"'{structure.clustering.kind}': there the server keeps the records, and clients "
+                "have none to lose; say variant: paper"
+            ]
+        return []
     only = f"with structure '{structure.kind}'"
     wrong = []
     if lies:
@@ -112,6 +102,16 @@ def _not_private(federation: Federation) -> list[str]:
         wrong.append(
             f"{dp} with batch_norm 'average': the running statistics would travel as they are; say "
             "batch_norm: local or freeze"
+        )
+    if isinstance(structure, Ifca):
+        wrong.append(
+            f"{dp} with structure 'ifca': its clients tell the server which model fits their data "
+            "best, and that is no update which could be noised; say cfl, fl_hc, flexcfl or cohorts"
+        )
+    if isinstance(structure, FlexCfl) and federation.faults.local_dp.reports is not None:
+        wrong.append(
+            f"{dp} with reports in structure 'flexcfl': the first task of a newcomer sends two "
+            "updates, and is counted as one report; say sigma"
         )
     if isinstance(structure, Superclients):
         if structure.hop == "relay":
