@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ from test_setting import BASE, DIGITS
 from torch import Tensor
 
 from emulator.errors import ScenarioError
-from emulator.federation.faults.local_dp import noise_multiplier
+from emulator.federation.faults.local_dp import Reports, noise_multiplier
 from emulator.federation.faults.server_processes import ServerProcess
 from emulator.federation.structure.cohorts.affinity import Exploration
 from emulator.federation.structure.cohorts.records import Records
 from emulator.federation.structure.cohorts.tree import Tree
+from emulator.federation.tasks import Tasks
 from emulator.learning.methods.label_flips import corrupted, flipped
 from emulator.learning.methods.local_dp import Privacy, local_dp
 from emulator.learning.operations import one_thread
@@ -30,6 +32,7 @@ from emulator.learning.setting import build
 from emulator.random_streams import generator
 from emulator.scenario.schema import ExponentialFailures, LocalDp, Scenario, ScriptedFailures
 from emulator.simulation.clock import Clock
+from emulator.simulation.participation import Outcome
 
 # --- label flips ----------------------------------------------------------------------------------
 
@@ -271,3 +274,46 @@ def test_liars_say_the_other_side_and_lost_records_say_nothing() -> None:
     assert records.request(3).cohort is None  # nothing is left to lose
     assert lost == [3]
     assert records.home(4, Tree()) == "c0"
+
+
+# --- what is counted, and what is taken back ------------------------------------------------------
+
+
+def test_a_report_is_what_has_left_its_client() -> None:
+    named: list[tuple[str, int]] = []
+
+    class Log:
+        def event(self, t_s: float, event: str, entity: str, reports: int) -> None:
+            named.append((entity, reports))
+
+    def task(client: int, chain: int | None = None, **what: Any) -> Any:
+        return SimpleNamespace(
+            **{"client": client, "chain": chain, "outcome": None, "phase": "training",
+               "ended_s": 1.0} | what
+        )  # fmt: skip
+
+    reports = Reports(budget(8.0, 2), Log())  # type: ignore[arg-type]
+    for _ in range(2):
+        reports.ended(task(0))
+        reports.ended(task(1, outcome=Outcome.DROPPED_UPLOAD))
+        reports.ended(task(2, chain=7))  # two turns of one chain
+    reports.ended(task(2, chain=7, phase="delivery"))
+    assert named == []
+    for _ in range(2):
+        reports.ended(task(0))
+    for chain in (8, 9):
+        reports.ended(task(2, chain=chain))
+    assert named == [("client/0", 3), ("client/2", 3)]
+
+
+def test_the_state_behind_a_report_that_is_lost_goes_back() -> None:
+    def task(client: int, state: str | None, before: str | None) -> Any:
+        return SimpleNamespace(client=client, state=state, state_before=before)
+
+    tasks: Any = SimpleNamespace(states={1: "second", 2: "only", 3: "elsewhere"})
+    Tasks.take_back(tasks, task(1, "second", "first"))
+    Tasks.take_back(tasks, task(1, "first", None))
+    Tasks.take_back(tasks, task(2, "only", "kept"))
+    Tasks.take_back(tasks, task(3, "here", None))  # another cohort has had its report since
+    Tasks.take_back(tasks, task(4, None, None))
+    assert tasks.states == {2: "kept", 3: "elsewhere"}
