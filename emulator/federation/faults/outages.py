@@ -90,7 +90,7 @@ class Outages:
 
     def _fails(self, cohort: Cohort) -> None:
         """What it has received, and what is under way to it, is lost; so is who waits for it."""
-        under_way = cohort.pacing.under_way(cohort.tasks.participations.running())
+        under_way = cohort.pacing.under_way()
         received = cohort.received()
         cohort.log(
             "cohort_failed", version=cohort.version, under_way=[p.task for p in under_way],

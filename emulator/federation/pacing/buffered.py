@@ -82,16 +82,15 @@ class BufferedPacing:
         """The newest version."""
         return self._server.state
 
-    def under_way(self, running: Sequence[Participation]) -> list[Participation]:
-        """Of what is at work that which comes to this server."""
+    def under_way(self) -> list[Participation]:
+        """The clients' tasks that this server waits for."""
+        running = self._server.tasks.participations.running()
         return [p for p in running if p.terms.on_upload == self._uploaded]
 
-    def hand_over(
-        self, running: Sequence[Participation], heir: Callable[[Contribution], BufferedPacing]
-    ) -> None:
+    def hand_over(self, heir: Callable[[Contribution], BufferedPacing]) -> None:
         """Others go on in place of this one: each contribution that is under way to it, or waits in
         a buffer, is now its heir's."""
-        for p in self.under_way(running):
+        for p in self.under_way():
             to = heir(p)
             to._outstanding += 1
             p.terms = replace(p.terms, on_upload=to._uploaded, on_loss=to._lost)

@@ -26,7 +26,7 @@ from emulator.federation.server import Server
 from emulator.federation.structure import Contribution
 from emulator.scenario.schema import Synchronous
 from emulator.simulation.clock import Rank, Timer
-from emulator.simulation.participation import Outcome, Participation
+from emulator.simulation.participation import Outcome
 
 
 class Round:
@@ -85,6 +85,7 @@ class SynchronousPacing:
         """What the log says of each round beside."""
         # Every update of a round starts from the version before: there is nothing to discount.
         self.discount = constant
+        self._begun: list[Contribution] = []
         self._process: Process
         self._restarts: Timer
 
@@ -106,9 +107,10 @@ class SynchronousPacing:
         """The newest version."""
         return self._server.state
 
-    def under_way(self, running: Sequence[Participation]) -> list[Participation]:
-        """Of what is at work that which comes to this server."""
-        return [p for p in running if p.cohort == self._server.cohort]
+    def under_way(self) -> list[Contribution]:
+        """What this server waits for: of the round, and of earlier ones' stragglers."""
+        arrived = self._round.arrived
+        return [c for c in self._begun if c.outcome is None and c not in arrived]
 
     def fail(self, under_way: Sequence[Contribution]) -> None:
         """The server has died: what has come for this round is lost, and so is what is
@@ -170,6 +172,7 @@ class SynchronousPacing:
         server.log("round", version=server.version, asked=len(chosen), **varying, **self._says)
         terms = server.terms(current.uploaded, current.lost)
         tasks = [server.dispatch(client, terms) for client in sorted(chosen)]
+        self._begun = [c for c in self._begun if not c.closed] + tasks
         current.awaited.update(p.task for p in tasks if p.outcome is None)
         time_is_up = None
         if duration_s is not None:

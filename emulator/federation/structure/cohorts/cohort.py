@@ -12,7 +12,7 @@ from emulator.federation.server import Pacing, Server, client_then_task
 from emulator.federation.structure import Contribution
 from emulator.federation.structure.cohorts.partition import Progress
 from emulator.federation.structure.cohorts.pool import Pool
-from emulator.simulation.participation import Participation, Terms
+from emulator.simulation.participation import Terms
 
 
 class Above(Protocol):
@@ -30,10 +30,10 @@ class Above(Protocol):
 class FailingPacing(Pacing, Protocol):
     """That of a server which may fail, and is started again."""
 
-    def under_way(self, running: Sequence[Participation]) -> list[Participation]:
-        """Of what is at work that which comes to this server."""
+    def under_way(self) -> list[Any]:
+        """The contributions that it waits for."""
 
-    def fail(self, under_way: Sequence[Participation]) -> None:
+    def fail(self, under_way: Sequence[Any]) -> None:
         """The server has died."""
 
     def restart(self) -> None:

@@ -377,7 +377,7 @@ class Coordinator:
                 assert isinstance(pacing, BufferedPacing)
                 return pacing
 
-            parent.pacing.hand_over(self.tasks.participations.running(), heir)
+            parent.pacing.hand_over(heir)
         waiting = [c for c in sorted(parent.pool.waiting) if parent.pool.available(c)]
         parent.pool.waiting.clear()
         for client in waiting:
