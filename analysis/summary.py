@@ -25,6 +25,7 @@ OUTCOME_ORDER = (
     "dropped_download",
     "dropped_training",
     "dropped_upload",
+    "server_failed",
     "cancelled",
     "discarded",
     "in_flight",

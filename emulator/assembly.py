@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from emulator.errors import ScenarioError
 from emulator.federation.cost import Cost
+from emulator.federation.faults import local_dp
 from emulator.federation.objective.feddyn import feddyn
 from emulator.federation.objective.feddyn import server_step as feddyn_server_step
 from emulator.federation.objective.fedmax import fedmax
@@ -164,6 +165,9 @@ def build_world(scenario: Scenario, samples: NDArray[np.int64]) -> World:
             "stragglers: cancel none takes longer than its deadline did; at_least, times above 1 "
             "or stragglers: finish keep the deadline from becoming ever shorter"
         )
+    private = scenario.federation.faults.local_dp
+    if private is not None and (found := local_dp.note(private)):
+        notes.append(found)
     build_network(scenario, Clock(), table, draws)
     return world
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from emulator import assembly, workload
 from emulator.federation.cost import Cost
+from emulator.federation.faults.local_dp import Reports, noise_multiplier
 from emulator.federation.payload import Payload
 from emulator.federation.payload.divide_and_conquer import DivideAndConquer
 from emulator.federation.payload.full import Full, Sizes, full
@@ -37,9 +38,11 @@ from emulator.federation.structure.superclients import Superclients
 from emulator.federation.tasks import Tasks
 from emulator.learning import setting as learning_setting
 from emulator.learning.clustering import Sketching
+from emulator.learning.corruption import corrupted_clients
 from emulator.learning.learner import Learner
 from emulator.learning.method import Method
 from emulator.learning.methods.auxo import RewardRule
+from emulator.learning.methods.local_dp import Privacy
 from emulator.learning.setting import Setting
 from emulator.recording.recorder import Recorder
 from emulator.scenario import Scenario, schema
@@ -96,7 +99,7 @@ def compose(
         payload.ended(p)
         server.somebody_is_free()
 
-    parts.tasks.on_end = ended
+    parts.tasks.on_end = parts.counting(ended)
     first = parts.first_pacing(server)
     server.start(Star(parts.tasks, learner, payload), first)
     server.begin_evaluations()
@@ -114,6 +117,13 @@ class _Parts:
         self.scenario, self.setting, self.world = scenario, setting, world
         self.learner, self.recorder = learner, recorder
         self.on_evaluation = on_evaluation
+        self.faults = scenario.federation.faults
+        self.corrupted = corrupted_clients(scenario)
+        if self.corrupted and self.faults.label_flips is not None:
+            recorder.event(
+                0.0, "label_flips", "population", flip=self.faults.label_flips.kind,
+                clients=list(self.corrupted),
+            )  # fmt: skip
         federation, system = scenario.federation, scenario.system
         self.clock, self.policy = Clock(), build_policy(scenario)
         self.network: Network = assembly.build_network(
@@ -172,6 +182,19 @@ class _Parts:
             return PrePass(server, payload.section.prepass, payload, begin)
         return pacing
 
+    def counting(self, on_end: Callable[[Participation], None]) -> Callable[[Participation], None]:
+        """``on_end``, which hears that a task is over; updates that are private are counted."""
+        private = self.faults.local_dp
+        if private is None or private.reports is None:
+            return on_end
+        reports = Reports(private, self.recorder)
+
+        def ended(p: Participation) -> None:
+            reports.ended(p)
+            on_end(p)
+
+        return ended
+
     # --- superclients ---------------------------------------------------------------------------
 
     def begin_in_superclients(self, server: Server, section: schema.Superclients) -> None:
@@ -179,7 +202,7 @@ class _Parts:
         tasks, learner, payload = self.tasks, self.learner, server.payload
         superclients = Superclients(section, self.scenario.seed, tasks, learner, payload)
         superclients.on_free = server.somebody_is_free
-        tasks.on_end = payload.ended
+        tasks.on_end = self.counting(payload.ended)
         first = self.first_pacing(server)
         server.start(superclients, first)
         server.begin_evaluations()
@@ -225,7 +248,7 @@ class _Parts:
         server.begin_with(
             clustering, clustering if isinstance(clustering, Assigned) else None, measures
         )
-        tasks.on_end = lambda p: server.somebody_is_free()
+        tasks.on_end = self.counting(lambda p: server.somebody_is_free())
         pacing = self.pacing(server)
         server.start(ClusteredStar(tasks, clustering), pacing)
         server.begin_evaluations()
@@ -297,18 +320,21 @@ class _Parts:
         auxo = section.clustering
         rule, explores = auxo.partition, auxo.exploring
         conditions = Conditions(
-            rule.min_rounds, rule.settled, rule.window, rule.known_share, rule.most_uneven,
-            rule.min_participants, rule.gain, auxo.max_cohorts, rule.at,
+            rule.min_rounds, None if self.faults.local_dp else rule.settled, rule.window,
+            rule.known_share, rule.most_uneven, rule.min_participants, rule.gain, auxo.max_cohorts,
+            rule.at,
         )  # fmt: skip
+        flips = self.faults.label_flips
         rules = CohortRules(
             section, conditions, Exploration(explores.epsilon, explores.decay, explores.floor),
-            asked_for, in_all, message_s,
+            asked_for, in_all, message_s, self.faults,
+            self.corrupted if flips and flips.claims == "wrong" else (),
         )  # fmt: skip
         coordinator = Coordinator(
             rules, self.policy, self.network, tasks, learner, self.recorder, self.setting.planted,
             spawn, self.on_evaluation,
         )  # fmt: skip
-        tasks.on_end = coordinator.ended
+        tasks.on_end = self.counting(coordinator.ended)
         coordinator.begin()
         return coordinator
 
@@ -336,8 +362,14 @@ def build_method(scenario: Scenario, setting: Setting) -> Method:
         recipes=workload.recipes(scenario),
         layers=tuple(layer.name for layer in setting.profile.layers),
         sketching=_sketching(scenario, setting),
+        privacy=_privacy(scenario),
         rewards=_reward_rule(structure),
     )
+
+
+def _privacy(scenario: Scenario) -> Privacy | None:
+    section = scenario.federation.faults.local_dp
+    return None if section is None else Privacy(section.clip, noise_multiplier(section))
 
 
 def _reward_rule(structure: Any) -> RewardRule | None:

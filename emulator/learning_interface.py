@@ -65,6 +65,12 @@ class Learner(Protocol):
     def norms(self, updates: Sequence[Any]) -> dict[str, Any]:
         """The norm of the ``mean`` update and the ``largest`` norm of one, computed now."""
 
+    def leaving(
+        self, base: Any, last: Any, client: int, visit: tuple[int, ...], part: Part | None
+    ) -> Any:
+        """Handle of the model ``last`` of a chain that began at ``base``, as it leaves its last
+        client."""
+
     def chain_update(self, server: Any, last: Any) -> Any:
         """Handle of what a chain of clients, begun at ``server``, brings it; ``last`` is the
         update of its last client."""

@@ -175,6 +175,12 @@ class Server:
         contribution.outcome = outcome
         self.structure.close(contribution)
 
+    def revoke(self, contribution: Any, outcome: Outcome) -> None:
+        """A client's task had been accepted, and is lost before a version has taken it."""
+        self.tasks.take_back(contribution)
+        self.payload.revoked(contribution)
+        self.dismiss(contribution, outcome)
+
     def cancel(self, contribution: Contribution, outcome: Outcome) -> None:
         """Tell those at work on it to stop."""
         self.structure.cancel(contribution, outcome)

@@ -113,11 +113,21 @@ class Tasks:
             self.recorder.end(self.clock.now, p)
         self.ledger.closed(p)
         self.recorder.update(p)
-        p.update = p.state = None
+        p.update = p.state = p.state_before = None
         p.closed = True
         if p.chain is not None:
             self.undecided.pop(p.task, None)
         self.on_closed(p)
+
+    def take_back(self, p: Participation) -> None:
+        """It has counted, and does not after all: its client's own state goes back, unless it has
+        advanced further with another cohort."""
+        if p.state is None or self.states.get(p.client) is not p.state:
+            return
+        if p.state_before is None:
+            del self.states[p.client]
+        else:
+            self.states[p.client] = p.state_before
 
     def leave_in_flight(self) -> None:
         """The run is over: the records of what has no outcome yet."""

@@ -21,6 +21,7 @@ from emulator.learning.operations import (
     TrainConfig,
 )
 from emulator.learning.pretraining import PretrainConfig
+from emulator.learning.privacy import LeavingConfig
 from emulator.learning.server_steps import uploads
 from emulator.learning.training import Recipe
 from emulator.learning_interface import Part
@@ -49,6 +50,9 @@ class Learner(Assigning):
             method.seed,
             *(choices if choices != ["delta", "batch_norm=None"] else ()),
         )
+        self._of_each = None if method.chains else method.privacy
+        if self._of_each is not None:
+            self._method_id = identity("private", self._method_id, repr(self._of_each))
         self._merge_id = identity(
             "merge", canonical(method.server_optimizer), method.normalise, method.clients
         )
@@ -99,6 +103,7 @@ class Learner(Assigning):
             method.batch_norm,
             None if part is None else part.layers,
             self._matching(part.layers) if part is not None and self._matches else None,
+            self._of_each,
         )
         names = ("update", "state") if self._stateful else ("update",)
         handles = self._handles("train", operation_id, (server, state), config, names)
@@ -118,6 +123,20 @@ class Learner(Assigning):
         """FedMA's sub-round in which these layers are trained."""
         layers = self._method.layers
         return Matching(layers, len(layers) - len(trained))
+
+    def leaving(
+        self, base: Handle, last: Handle, client: int, visit: tuple[int, ...],
+        part: Part | None = None,
+    ) -> Handle:  # fmt: skip
+        """The model ``last`` of a chain that began at ``base``, as it leaves its last client: with
+        local differential privacy clipped and noised, else as it is."""
+        method = self._method
+        if method.privacy is None:
+            return last
+        layers = None if part is None else part.layers
+        config = LeavingConfig(client, visit, method.seed, method.privacy, layers)
+        operation_id = identity("leaving", base.id, last.id, repr(config))
+        return self._handles("leaving", operation_id, (base, last), config, ("update",))[0]
 
     def chain_update(self, server: Handle, last: Handle) -> Handle:
         """What a chain that began at ``server`` brings it: the model that ``last`` has trained,
@@ -231,7 +250,10 @@ class Learner(Assigning):
         return {**values, "losses": [self._loss_of(update) for update in updates]}, after
 
     def _loss_of(self, update: Handle) -> float | None:
-        """The mean training loss behind an update; None behind several trainings."""
+        """The mean training loss behind an update; None behind several trainings, and where
+        nothing but the noised update leaves a client."""
+        if self._method.privacy is not None:
+            return None
         found: float | None = self.values(update.id.partition(".")[0]).get("loss")
         return found
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from emulator.learning.clustering import Sketching
 from emulator.learning.methods.auxo import RewardRule
+from emulator.learning.methods.local_dp import Privacy
 from emulator.learning.pretraining import Pretraining
 from emulator.learning.training import Recipe
 
@@ -23,7 +24,8 @@ class Method:
     samples of their own to be tested on. ``chains``: a trained model goes on to another client;
     ``pretraining`` is what superclients are formed by. ``recipes`` are those of parts, by name;
     ``layers`` the model's, in forward order. ``sketching`` and
-    ``rewards`` are what cohorts go by.
+    ``rewards`` are what cohorts go by. ``privacy`` is that of each update, of a chain's where
+    there are ``chains``.
     """
 
     root: str
@@ -42,3 +44,4 @@ class Method:
     layers: tuple[str, ...] = ()
     sketching: Sketching | None = None
     rewards: RewardRule | None = None
+    privacy: Privacy | None = None

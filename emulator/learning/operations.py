@@ -25,8 +25,10 @@ from emulator.learning.lineage import Tensors
 from emulator.learning.matching import Matching, layer_positions, own_model
 from emulator.learning.methods.average import coefficients
 from emulator.learning.methods.divide_and_conquer import divergence
+from emulator.learning.methods.local_dp import Privacy
 from emulator.learning.methods.scaffold import server_control
 from emulator.learning.partitions import ClientTest
+from emulator.learning.privacy import leaving, noised
 from emulator.learning.server_steps import (
     Taken,
     initial_vector,
@@ -45,7 +47,8 @@ class TrainConfig:
 
     ``uploads`` is what the server's step takes (see ``server_steps.UPLOADS``); ``batch_norm`` what
     becomes of running statistics: ``average``, ``local``, ``freeze``, or None for a model that has
-    none. ``layers`` are those that are trained, None for all, ``matching`` is FedMA's.
+    none. ``layers`` are those that are trained, None for all, ``matching`` is FedMA's. With
+    ``privacy`` the update is clipped and noised.
     """
 
     client: int
@@ -57,6 +60,7 @@ class TrainConfig:
     batch_norm: str | None = None
     layers: tuple[str, ...] | None = None
     matching: Matching | None = None
+    privacy: Privacy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +269,17 @@ def finish(bench: Workbench, visit: Visit, delta: Tensor, loss: float, steps: in
     layout, config, objective = bench.layout, visit.config, visit.config.objective
     freeze, local = config.batch_norm == "freeze", config.batch_norm == "local"
     update = dict(visit.update)
+    model = layout.flatten() if "model" in config.uploads else None
+    if config.privacy is not None:
+        # From here on there is nothing but this: the client itself goes on with what it has sent.
+        delta = noised(
+            layout, config.privacy, delta, config.layers, config.seed, config.client, config.visit
+        )
+        model = None if model is None else visit.server["model"].to(delta.device) + delta
     if "delta" in config.uploads:
         update["delta"] = delta
-    if "model" in config.uploads:
-        update["model"] = layout.flatten()
+    if model is not None:
+        update["model"] = model
     own: Tensors = {}
     if config.matching is not None:
         own["own"] = layout.flatten()
@@ -458,4 +469,5 @@ _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] 
     "nearest": _found(grouping.nearest),
     "inter_group": _found(grouping.inter_group),
     "norms": _found(grouping.norms),
+    "leaving": _found(leaving),
 }

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 import emulator
 from emulator import random_streams
 from emulator.errors import ScenarioError
+from emulator.learning.corruption import corrupt
 from emulator.learning.datasets import Dataset, load_dataset
 from emulator.learning.executors import Executor, processes
 from emulator.learning.executors.batched import LANES, Batched
@@ -166,6 +167,7 @@ def build(scenario: Scenario) -> Setting:
         if client_test is not None and client_test.split == "train":
             everything = [np.concatenate(p) for p in zip(parts, client_test.indices, strict=True)]
         dataset = plant(dataset, task.planted.model_dump(), everything, planted, seed)
+    dataset = corrupt(dataset, parts, scenario)
     samples = np.array([len(part) for part in parts], dtype=np.int64)
     model = _initialized(model_spec, dataset.input_shape, dataset.classes, seed)
     given = [] if task.pretrained is None else [load_pretrained(model, task.pretrained)]

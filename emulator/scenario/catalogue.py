@@ -18,6 +18,7 @@ _AXES: dict[str, tuple[type[BaseModel], str]] = {
     "objective": (schema.Federation, "objective"),
     "server_optimizer": (schema.Federation, "server_optimizer"),
     "payload": (schema.Federation, "payload"),
+    "faults": (schema.Federation, "faults"),
     "dataset": (schema.Task, "dataset"),
     "partition": (schema.Task, "partition"),
     "model": (schema.Task, "model"),

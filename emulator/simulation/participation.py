@@ -26,6 +26,7 @@ class Outcome(StrEnum):
     DROPPED_DOWNLOAD = "dropped_download"
     DROPPED_TRAINING = "dropped_training"
     DROPPED_UPLOAD = "dropped_upload"
+    SERVER_FAILED = "server_failed"
     IN_FLIGHT = "in_flight"
 
 
@@ -69,10 +70,11 @@ class Participation:
     """What is known of one task. Times are simulated seconds, NaN when they never came.
 
     ``update`` and ``state`` are handles of the learning plane: the update, and the client's own
-    state after it. ``fails_at`` below 1 is the fraction of its training at which the task is lost.
-    ``owner`` is the structure that hears if it is not reported, ``cohort`` the one it is a task of,
-    ``visit`` what names the random stream of a training that is chosen only once it has reported.
-    ``plan`` is the payload's, ``moved`` says that others have trained the model before. Where it
+    state after it; ``state_before``, once it counts, the one that it had. ``fails_at`` below 1 is
+    the fraction of its training at which the task is lost. ``owner`` is the structure that hears if
+    it is not reported, ``cohort`` the one it is a task of, ``visit`` what names the random stream
+    of a training that is chosen only once it has reported. ``plan`` is the payload's, ``moved``
+    says that others have trained the model before. Where it
     travels in parts, ``cross_staleness`` counts the versions of the part that was frozen, and
     ``lent_pieces`` takes apart ``lent_bytes``.
 
@@ -89,6 +91,7 @@ class Participation:
     cohort: str | None = None
     visit: tuple[int, ...] = ()
     plan: Any = None
+    state_before: Any = None
     moved = False
     cross_staleness: int | None = None
     lent_pieces: tuple[int, ...] = ()

@@ -66,6 +66,12 @@ NEEDED: dict[str, Config] = {
     "fixed": {"layer": 1},
     "dynamic": {"every": 1, "by": "divergence"},
     "feddyn": {"alpha": 0.01},
+    "mirrored": {"share": 0.2},
+    "random_class": {"share": 0.2},
+    "gaussian": {"clip": 1.0, "sigma": 0.1},
+    "at_check_in": {"probability": 0.2},
+    "scripted": {"at": ["12 s"], "restart": "5 s"},
+    "exponential": {"mean": "10 min", "restart": "5 s"},
 }
 """The options of a kind that have no default."""
 
@@ -85,7 +91,31 @@ WITH_PREPASS: Settings = {
     (*PAYLOAD, "prepass", "deadline"): "1 h",
     (*PAYLOAD, "prepass", "participants"): 2,
 }
+FAULTS: Path_ = ("federation", "faults")
+COHORTS: list[Settings] = [
+    {("task", "client_test"): 0.2},
+    {(*STRUCTURE, "clustering", "kind"): "auxo", (*STRUCTURE, "window"): "1 s"},
+    {(*STRUCTURE, "clustering", "min_participants"): 2},
+    {(*PACING, "kind"): "synchronous"},
+    {(*PACING, "kind"): "buffered"},
+]
+IN_COHORTS: list[Settings] = [
+    {
+        ("task", "client_test"): 0.2,
+        (*STRUCTURE, "kind"): "cohorts",
+        (*STRUCTURE, "clustering", "kind"): "auxo",
+        (*STRUCTURE, "clustering", "min_participants"): 2,
+        (*STRUCTURE, "window"): "1 s",
+    }
+]
 BESIDE: dict[tuple[Path_, str], list[Settings]] = {
+    ((*FAULTS, "label_flips", "claims"), "wrong"): IN_COHORTS,
+    ((*FAULTS, "lost_records", "kind"), "at_check_in"): IN_COHORTS,
+    **{
+        ((*FAULTS, name, "kind"), kind): IN_COHORTS
+        for name in ("cohort_failures", "coordinator_failures")
+        for kind in ("scripted", "exponential")
+    },
     # All clients in each sub-round, and none of them lost.
     (("federation", "server_optimizer", "kind"), "fedma"): [
         {
@@ -151,13 +181,7 @@ BESIDE: dict[tuple[Path_, str], list[Settings]] = {
         {(*PACING, "kind"): "synchronous", (*PACING, "participants"): 2},
         {(*PACING, "kind"): "buffered", (*PACING, "in_flight"): 4},
     ],
-    ((*STRUCTURE, "kind"), "cohorts"): [
-        {("task", "client_test"): 0.2},
-        {(*STRUCTURE, "clustering", "kind"): "auxo", (*STRUCTURE, "window"): "1 s"},
-        {(*STRUCTURE, "clustering", "min_participants"): 2},
-        {(*PACING, "kind"): "synchronous"},
-        {(*PACING, "kind"): "buffered"},
-    ],
+    ((*STRUCTURE, "kind"), "cohorts"): COHORTS,
     **{
         ((*STRUCTURE, "kind"), kind): [
             {("task", "client_test"): 0.2},
@@ -288,6 +312,8 @@ def choices_of(
             for word in words(option.annotation):
                 if word != option.default:
                     yield Choice((*settings, ((*path, name), word)))
+            if model is schema.Faults:
+                yield from choices_of(option, (*path, name), settings, default=False)
 
 
 CHOICES = [
@@ -371,6 +397,8 @@ def kinds() -> dict[str, type[BaseModel]]:
         for name in names
         for model in sections(owner.model_fields[name].annotation)
     ]
+    for info in schema.Faults.model_fields.values():
+        waiting.extend(sections(info.annotation))
     while waiting:
         model = waiting.pop()
         found[kind_of(model)] = model

@@ -43,6 +43,7 @@ from emulator.learning.executors.program import record
 from emulator.learning.learner import Learner, Learning
 from emulator.learning.lineage import Handle, Operation
 from emulator.learning.memo import Memo
+from emulator.learning.methods.local_dp import Privacy
 from emulator.learning.models import build_model
 from emulator.learning.operations import Result, TrainConfig, Workbench, one_thread, torch_stream
 from emulator.learning.profile import Profile
@@ -90,7 +91,8 @@ def digits() -> Iterator[Digits]:
         batched.close()
 
 
-FEDDYN = {
+MORE = {
+    "local_dp": replace(METHOD, privacy=Privacy(0.5, 0.1)),
     "feddyn": replace(
         METHOD,
         objective={"kind": "feddyn", "alpha": 0.1},
@@ -100,9 +102,9 @@ FEDDYN = {
 }
 
 
-@pytest.mark.parametrize("method", sorted({**METHODS, **FEDDYN}))
+@pytest.mark.parametrize("method", sorted({**METHODS, **MORE}))
 def test_rounds_are_those_of_inline(digits: Digits, tmp_path: Path, method: str) -> None:
-    pair, chosen = digits.pair, {**METHODS, **FEDDYN}[method]
+    pair, chosen = digits.pair, {**METHODS, **MORE}[method]
     chosen = replace(chosen, recipe=replace(chosen.recipe, epochs=1, lr=0.05))
     expected, got = (
         rounds(pair, executor, chosen, tmp_path / executor.kind, range(CLIENTS), 3)

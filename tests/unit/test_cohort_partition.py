@@ -134,6 +134,13 @@ def test_nobody_splits_off() -> None:
     assert nobody == ["knowledge", "feasibility"]
 
 
+def test_where_losses_are_private_versions_are_enough() -> None:
+    conditions = replace(CONDITIONS, settled=None)
+    private = progress(losses=(None,) * 4)
+    assert missing(conditions, private, **STATE) == []
+    assert missing(replace(conditions, min_rounds=5), private, **STATE) == ["maturity"]
+
+
 def test_versions_are_needed_without_learning_too() -> None:
     conditions = replace(CONDITIONS, min_rounds=5)
     assert missing(conditions, progress(), **(STATE | {"learns": False})) == ["maturity"]

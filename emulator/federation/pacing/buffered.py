@@ -10,6 +10,7 @@ slot of a lost client is filled at once all the same: nothing would ever come of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from emulator.errors import ScenarioError
@@ -18,7 +19,7 @@ from emulator.federation.server import Server
 from emulator.federation.structure import Contribution
 from emulator.scenario.schema import Buffered
 from emulator.simulation.clock import Call, Rank
-from emulator.simulation.participation import Outcome
+from emulator.simulation.participation import Outcome, Participation
 
 
 class BufferedPacing:
@@ -37,12 +38,16 @@ class BufferedPacing:
         self._check_in: Call | None = None
         self._too_few = False
         self._everyone = everyone
-        self._heir: Callable[[Contribution], BufferedPacing] | None = None
+        self._is_down = False
+        self._known_from = 0
+        """Tasks from this number on; of those before a failure the server knows nothing."""
         self._terms = server.terms(self._uploaded, self._lost)
 
     @property
     def waits_for(self) -> str:
         """What the server needs to go on."""
+        if self._is_down:
+            return "the restart of its process"
         return (
             f"{self._size - max(map(len, self._buffers.values()), default=0)} more uploads "
             f"for its buffer of "
@@ -77,23 +82,47 @@ class BufferedPacing:
         """The newest version."""
         return self._server.state
 
-    def hand_over(self, under_way: Sequence[Contribution],
-                  heir: Callable[[Contribution], BufferedPacing]) -> None:  # fmt: skip
-        """Others go on in place of this one: each contribution that is ``under_way``, or waits in a
-        buffer, is now its heir's."""
-        self._heir = heir
-        for p in under_way:
-            heir(p)._outstanding += 1
+    def under_way(self) -> list[Participation]:
+        """The clients' tasks that this server waits for."""
+        running = self._server.tasks.participations.running()
+        return [p for p in running if p.terms.on_upload == self._uploaded]
+
+    def hand_over(self, heir: Callable[[Contribution], BufferedPacing]) -> None:
+        """Others go on in place of this one: each contribution that is under way to it, or waits in
+        a buffer, is now its heir's."""
+        for p in self.under_way():
+            to = heir(p)
+            to._outstanding += 1
+            p.terms = replace(p.terms, on_upload=to._uploaded, on_loss=to._lost)
         for name, buffer in self._buffers.items():
-            for p in buffer:
-                heir(p)._buffers.setdefault(name, []).append(p)
+            for received in buffer:
+                heir(received)._buffers.setdefault(name, []).append(received)
         self._buffers.clear()
         self._outstanding = 0
 
+    def fail(self, under_way: Sequence[Contribution]) -> None:
+        """The server has died: what waits for the next version is lost, and so is what is
+        ``under_way``."""
+        server, received = self._server, self.leftovers()
+        self._is_down = True
+        self._known_from = server.tasks.ledger.dispatched
+        self._buffers.clear()
+        self._outstanding = 0
+        if self._aggregation is not None:
+            server.clock.cancel(self._aggregation)
+            self._aggregation = None
+        for p in under_way:
+            server.cancel(p, Outcome.SERVER_FAILED)
+        # A client's last one first, so that its state goes back all the way.
+        for p in sorted(received, key=lambda p: p.task, reverse=True):
+            server.revoke(p, Outcome.SERVER_FAILED)
+
+    def restart(self) -> None:
+        """The server is back, at its last version."""
+        self._is_down = False
+        self._ask_soon()
+
     def _uploaded(self, p: Contribution) -> None:
-        if self._heir is not None:
-            self._heir(p)._uploaded(p)
-            return
         server, section = self._server, self._section
         self._outstanding -= 1
         limit, part = section.max_staleness, p.plan.part
@@ -112,8 +141,7 @@ class BufferedPacing:
             self._ask_soon()
 
     def _lost(self, p: Contribution) -> None:
-        if self._heir is not None:
-            self._heir(p)._lost(p)
+        if p.task < self._known_from:
             return
         self._outstanding -= 1
         self._ask_soon()
@@ -145,7 +173,7 @@ class BufferedPacing:
         """Fill the free slots with clients, as far as there are any."""
         self._refill = None
         server = self._server
-        if server.retired:
+        if server.retired or self._is_down:
             return
         free = self._places - self._outstanding
         if self._section.refill == "at_aggregation":

@@ -13,10 +13,11 @@ of those asked has reported. That is over-commitment: 0.8 of 10 are 8 participan
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
-from simpy.events import Event
+from simpy.events import Event, Process
+from simpy.exceptions import Interrupt
 
 from emulator.errors import RunError, ScenarioError
 from emulator.federation.pacing import constant
@@ -84,6 +85,9 @@ class SynchronousPacing:
         """What the log says of each round beside."""
         # Every update of a round starts from the version before: there is nothing to discount.
         self.discount = constant
+        self._begun: list[Contribution] = []
+        self._process: Process
+        self._restarts: Timer
 
     def start(self) -> None:
         n, section = self._server.structure.candidates.clients, self._section
@@ -93,7 +97,7 @@ class SynchronousPacing:
                 f"federation.pacing asks {section.asked(n)} {who}s each round, more than the {n} "
                 f"{who}s there are; lower participants or over_commitment, or say too_few: proceed"
             )
-        self._server.clock.process(self._rounds())
+        self._process = self._server.clock.process(self._rounds())
 
     def leftovers(self) -> list[Contribution]:
         """Contributions that no version has taken yet when the run ends."""
@@ -103,16 +107,54 @@ class SynchronousPacing:
         """The newest version."""
         return self._server.state
 
+    def under_way(self) -> list[Contribution]:
+        """What this server waits for: of the round, and of earlier ones' stragglers."""
+        arrived = self._round.arrived
+        return [c for c in self._begun if c.outcome is None and c not in arrived]
+
+    def fail(self, under_way: Sequence[Contribution]) -> None:
+        """The server has died: what has come for this round is lost, and so is what is
+        ``under_way``."""
+        received = self.leftovers()
+        self._round.closed = True
+        for p in under_way:
+            self._server.cancel(p, Outcome.SERVER_FAILED)
+        for p in received:
+            self._server.dismiss(p, Outcome.SERVER_FAILED)
+        self._restarts = self._server.clock.idle_timer(Rank.OFFLINE)
+        self.waits_for = "the restart of its process"
+        self._process.interrupt()
+
+    def restart(self) -> None:
+        """The server is back: the round that was not complete is done again."""
+        self._server.clock.set(self._restarts, self._server.clock.now)
+
     def _rounds(self) -> Generator[Event, Any, None]:
-        section, server, clock = self._section, self._server, self._server.clock
-        n = server.structure.candidates.clients
         for number in itertools.count():
-            yield from server.before_round()
-            wanted = server.share(section.wanted(n))
-            yield from self._one_round(number, wanted, section.asked_for(wanted))
-            if server.retired:
+            yield from self._until_over(number)
+            if self._server.retired:
                 return
-            yield clock.at(clock.now, Rank.DISPATCH)
+
+    def _until_over(self, number: int) -> Generator[Event, Any, None]:
+        """Round ``number``, begun anew as often as the server fails; then the next may begin."""
+        server, clock, is_over = self._server, self._server.clock, False
+        while True:
+            try:
+                if not is_over:
+                    yield from server.before_round()
+                    yield from self._one_round(number, *self._size())
+                    is_over = True
+                if not server.retired:
+                    yield clock.at(clock.now, Rank.DISPATCH)
+                return
+            except Interrupt:
+                yield self._restarts
+
+    def _size(self) -> tuple[int, int]:
+        """How many updates a round waits for, and how many it asks."""
+        server, section = self._server, self._section
+        wanted = server.share(section.wanted(server.structure.candidates.clients))
+        return wanted, section.asked_for(wanted)
 
     def _one_round(self, number: int, wanted: int, asked: int) -> Generator[Event, Any, None]:
         """Round ``number``, which asks ``asked`` and waits for ``wanted``."""
@@ -130,14 +172,17 @@ class SynchronousPacing:
         server.log("round", version=server.version, asked=len(chosen), **varying, **self._says)
         terms = server.terms(current.uploaded, current.lost)
         tasks = [server.dispatch(client, terms) for client in sorted(chosen)]
+        self._begun = [c for c in self._begun if not c.closed] + tasks
         current.awaited.update(p.task for p in tasks if p.outcome is None)
         time_is_up = None
         if duration_s is not None:
             time_is_up = clock.at(started_s + duration_s, Rank.DEADLINE, action=current.deadline)
         self.waits_for = f"{wanted} uploads of the round begun at t={started_s}"
-        yield current.closing
-        if time_is_up is not None:
-            clock.cancel(time_is_up)
+        try:
+            yield current.closing
+        finally:
+            if time_is_up is not None:
+                clock.cancel(time_is_up)
         self._close(current, tasks, started_s)
 
     def _new_round(self, wanted: int) -> Round:

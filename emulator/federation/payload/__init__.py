@@ -56,6 +56,9 @@ class Payload(Protocol):
     def accepted(self, contribution: Any) -> None:
         """A contribution counts."""
 
+    def revoked(self, contribution: Any) -> None:
+        """It has counted, and does not after all."""
+
     def age(self, contribution: Any, version: int) -> tuple[int, int | None]:
         """Its staleness in versions of what it trains, and in those of the rest, if any, where the
         newest of the model is ``version``."""

@@ -151,6 +151,11 @@ class DivideAndConquer:
         if contribution.plan.part.name != ALL:
             self._turns[contribution.client] = self._turns.get(contribution.client, 0) + 1
 
+    def revoked(self, contribution: Any) -> None:
+        """It has not, after all."""
+        if contribution.plan.part.name != ALL:
+            self._turns[contribution.client] -= 1
+
     def age(self, contribution: Any, version: int) -> tuple[int, int | None]:
         """In versions of its part, and in those of the other."""
         plan = contribution.plan

@@ -68,6 +68,9 @@ class Full:
     def accepted(self, contribution: Any) -> None:
         """Nor does who has reported."""
 
+    def revoked(self, contribution: Any) -> None:
+        """Nor who has not, after all."""
+
     def age(self, contribution: Any, version: int) -> tuple[int, int | None]:
         """In versions of the model."""
         return version - contribution.version, None

@@ -93,6 +93,9 @@ class LayerByLayer:
     def accepted(self, contribution: Any) -> None:
         """All of them do the same."""
 
+    def revoked(self, contribution: Any) -> None:
+        """Of cohorts only, which FedMA has not."""
+
     def age(self, contribution: Any, version: int) -> tuple[int, int | None]:
         """In versions."""
         return version - contribution.version, None

@@ -14,7 +14,6 @@ from emulator.federation.payload.divide_and_conquer import DivideAndConquer
 from emulator.federation.server import Server, client_then_task
 from emulator.federation.structure import Contribution, trained
 from emulator.scenario import schema
-from emulator.simulation.clock import Rank
 
 
 class PrePass(SynchronousPacing):
@@ -41,13 +40,13 @@ class PrePass(SynchronousPacing):
         self._says = {"phase": "prepass"}
 
     def start(self) -> None:
-        self._server.clock.process(self._rounds())
+        self._process = self._server.clock.process(self._rounds())
 
     def _rounds(self) -> Generator[Event, Any, None]:
         """One round, or another where it has failed."""
-        server, clock = self._server, self._server.clock
+        server = self._server
         n = server.structure.candidates.clients
-        wanted = n if self._clients is None else self._clients
+        wanted, _ = self._size()
         if wanted > n:
             who = server.structure.contributor
             raise ScenarioError(
@@ -60,10 +59,14 @@ class PrePass(SynchronousPacing):
                 f"two {server.structure.contributor}s or more diverge, and there is {n}"
             )
         while self._payload.prepass:
-            yield from self._one_round(0, wanted, wanted)
-            yield clock.at(clock.now, Rank.DISPATCH)
+            yield from self._until_over(0)
         if not server.stopped:
             self._over()
+
+    def _size(self) -> tuple[int, int]:
+        n = self._server.structure.candidates.clients
+        wanted = n if self._clients is None else self._clients
+        return wanted, wanted
 
     def _take(self, taken: list[Contribution], started_s: float) -> None:
         server, payload, before = self._server, self._payload, self._server.state

@@ -29,6 +29,7 @@ class Contribution(Protocol):
     cross_staleness: int | None
     closed: bool
     plan: Any
+    terms: Terms
 
     @property
     def samples(self) -> int:

@@ -301,7 +301,9 @@ class Chain:
     def _complete(self) -> None:
         """The server has what the chain brings."""
         self.uploaded_s = self._clock.now
-        self.update = self._rules.learner.chain_update(self.base, self.model)
+        learner, last = self._rules.learner, self.records[-1].client
+        self.model = learner.leaving(self.base, self.model, last, self.visit, self.plan.part)
+        self.update = learner.chain_update(self.base, self.model)
         self._end("uploaded", model=self.model.id)
         self.terms.on_upload(self)
 

@@ -52,7 +52,8 @@ class Star:
         """The upload counts: the client's own state advances."""
         p.outcome = Outcome.REPORTED
         if p.state is not None:
-            self._tasks.states[p.client] = p.state
+            states = self._tasks.states
+            p.state_before, states[p.client] = states.get(p.client), p.state
 
     def cancel(self, p: Participation, outcome: Outcome) -> None:
         """Tell the client to stop."""

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from emulator.scenario.schema.base import Count, Kind, NonNegative, Positive, Section, Whole
 from emulator.scenario.schema.clustered import Cfl, FlexCfl, FlHc, Ifca
 from emulator.scenario.schema.cohorts import Cohorts
+from emulator.scenario.schema.faults import Faults
 from emulator.scenario.schema.payload import FullPayload, Payload, Phase, RoundTime
 from emulator.scenario.schema.structure import Star, Superclients
 from emulator.scenario.units import PositiveSeconds
@@ -446,4 +447,5 @@ class Federation(Section):
     ] = Average(kind="average")
     batch_norm: Literal["average", "local", "freeze"] | None = None
     payload: Payload = FullPayload(kind="full")
+    faults: Faults = Faults()
     on_nonfinite: Literal["drop", "stop"] = "drop"

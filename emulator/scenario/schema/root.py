@@ -10,6 +10,7 @@ from emulator.scenario.schema.base import Count, Section
 from emulator.scenario.schema.clustered import Clustered
 from emulator.scenario.schema.clustered_rules import not_with_clustered
 from emulator.scenario.schema.cohort_rules import not_with_cohorts
+from emulator.scenario.schema.fault_rules import not_with_faults
 from emulator.scenario.schema.federation import (
     AllSelection,
     Asynchronous,
@@ -237,6 +238,7 @@ def refuse_nonsense(scenario: Scenario) -> None:
     wrong.extend(not_with_clustered(scenario))
     wrong.extend(not_with_divide_and_conquer(scenario))
     wrong.extend(not_with_fedma(scenario))
+    wrong.extend(not_with_faults(scenario))
     if isinstance(scenario.federation.server_optimizer, QFedAvg) and isinstance(
         scenario.federation.objective, Scaffold
     ):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from emulator.federation.server import Server, client_then_task
+from emulator.federation.server import Pacing, Server, client_then_task
 from emulator.federation.structure import Contribution
 from emulator.federation.structure.cohorts.partition import Progress
 from emulator.federation.structure.cohorts.pool import Pool
@@ -27,10 +27,24 @@ class Above(Protocol):
     def stop(self, reason: str) -> None: ...
 
 
+class FailingPacing(Pacing, Protocol):
+    """That of a server which may fail, and is started again."""
+
+    def under_way(self) -> list[Any]:
+        """The contributions that it waits for."""
+
+    def fail(self, under_way: Sequence[Any]) -> None:
+        """The server has died."""
+
+    def restart(self) -> None:
+        """It is back, at its last version."""
+
+
 class Cohort(Server):
     """See the module."""
 
     cohort: str
+    pacing: FailingPacing
     pool: Pool
     progress: Progress
     above: Above

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.federation.faults.outages import Outages
 from emulator.federation.pacing.buffered import BufferedPacing
 from emulator.federation.policy import Policy
 from emulator.federation.server import check_books
@@ -27,11 +28,11 @@ from emulator.federation.structure.cohorts.affinity import Affinity, Exploration
 from emulator.federation.structure.cohorts.cohort import Cohort
 from emulator.federation.structure.cohorts.measures import Measured, Measures
 from emulator.federation.structure.cohorts.partition import Conditions, Quality, missing
+from emulator.federation.structure.cohorts.records import Records
 from emulator.federation.structure.cohorts.stand_in import PlantedStandIn
 from emulator.federation.structure.cohorts.tree import ROOT, Tree
 from emulator.federation.tasks import Tasks
 from emulator.learning_interface import Learner
-from emulator.random_streams import purpose_key, uniform
 from emulator.recording.recorder import Recorder
 from emulator.scenario import schema
 from emulator.simulation.clock import Rank
@@ -42,7 +43,7 @@ from emulator.simulation.participation import Participation
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What the scenario says of the protocol. ``message_s(client, bytes)`` is how long a request
-    of so many bytes takes from the client to the server."""
+    of so many bytes takes from the client to the server. ``liars``: see :class:`Records`."""
 
     section: schema.Cohorts
     conditions: Conditions
@@ -50,6 +51,8 @@ class Rules:
     asked_for: Callable[[int], int]
     participants: int
     message_s: Callable[[int, int], float]
+    faults: schema.Faults
+    liars: Sequence[int]
 
 
 class Coordinator:
@@ -79,13 +82,16 @@ class Coordinator:
         self._recorder = recorder
         self._spawn = spawn
         self._on_evaluation = on_evaluation
-        self._affinities: dict[int, Affinity] = {}
+        lost, root = rules.faults.lost_records, policy.root_seed
+        self._records = Records(
+            rules.exploration, root, lost.probability if lost else 0.0, rules.liars,
+            lambda client: self.log("records_lost", f"client/{client}"),
+        )  # fmt: skip
+        self.outages = Outages(rules.faults, root, self)
         self._requests: dict[int, Request] = {}
         """The request, as matched, of each client that waits or is at work."""
         self._served: Counter[str] = Counter()
         """How many clients each cohort was given last."""
-        self._outbox: dict[int, list[Callable[[], None]]] = {}
-        self._check_ins: dict[int, int] = {}
         self._strikes: dict[int, int] = {}
         self._blacklisted: set[int] = set()
         self._evaluated: tuple[float, list[str]] | None = None
@@ -94,10 +100,6 @@ class Coordinator:
         self._stand_in = None
         if not learner.learns and planted is not None:
             self._stand_in = PlantedStandIn(planted.tolist(), self._auxo.reward)
-        root = policy.root_seed
-        self._explore_key = purpose_key(root, "exploration")
-        self._which_key = purpose_key(root, "explored cohort")
-        self._match_key = purpose_key(root, "cohort of a newcomer")
 
     # --- begin and end --------------------------------------------------------------------------
 
@@ -146,14 +148,15 @@ class Coordinator:
             cohort.close_received()
         self.tasks.leave_in_flight()
         self._write_cohorts()
-        self._log("stop", reason=self.stopped or "sim_time", version=self.version)
+        self.log("stop", reason=self.stopped or "sim_time", version=self.version)
 
     def check(self) -> None:
         """Assert the laws of conservation."""
         received = [c for cohort in self.cohorts.values() for c in cohort.received()]
         check_books(self.tasks, self._network, received)
 
-    def _log(self, event: str, entity: str = "coordinator", **fields: Any) -> None:
+    def log(self, event: str, entity: str = "coordinator", **fields: Any) -> None:
+        """Write an event of the coordinator, or of another entity."""
         self._recorder.event(self.clock.now, event, entity, **fields)
 
     def _new_cohort(self, name: str, parent: Cohort | None) -> Cohort:
@@ -161,6 +164,7 @@ class Coordinator:
         cohort.above, cohort.born_s = self, self.clock.now
         self.cohorts[name] = cohort
         cohort.pacing.start()
+        self.outages.begins(cohort)
         return cohort
 
     # --- matching -------------------------------------------------------------------------------
@@ -169,13 +173,10 @@ class Coordinator:
         """A session starts, or the client has been free for long enough: it sends its request."""
         if client in self._blacklisted or not self.population.available(client):
             return
-        self._deliver(client)
-        n = self._check_ins.get(client, 0)
-        self._check_ins[client] = n + 1
-        request = self._affinity(client).request(
-            self._rules.exploration, uniform(self._explore_key, client, n),
-            uniform(self._which_key, client, n),
-        )  # fmt: skip
+        if not self.outages.is_down:
+            self._records.deliver(client)
+        n = self._records.check_ins(client)
+        request = self._records.request(client)
         size = self._rules.section.request_bytes
         self._recorder.message(client, up=size)
         arrives_s = self.clock.now + self._rules.message_s(client, size)
@@ -185,20 +186,16 @@ class Coordinator:
         else:
             arrive()
 
-    def _affinity(self, client: int) -> Affinity:
-        found = self._affinities.get(client)
-        if found is None:
-            found = self._affinities[client] = Affinity()
-        return found
-
     def _arrives(self, client: int, n: int, request: Request) -> None:
         """A request is here: forward the client to the cohort that it asks for, or to the closest
         leaf under it."""
-        if not self.population.available(client) or self._check_ins[client] != n + 1:
+        if not self.population.available(client) or self._records.check_ins(client) != n + 1:
             return
-        draw = uniform(self._match_key, client, n)
-        leaf = self.tree.match(request.cohort, request.side, draw)
-        self._log(
+        if self.outages.is_down:
+            self.outages.ignore(client)
+            return
+        leaf = self.tree.match(request.cohort, request.side, self._records.draw(client, n))
+        self.log(
             "check_in", f"client/{client}", requested=request.cohort, side=request.side,
             explores=request.explores, cohort=leaf,
         )  # fmt: skip
@@ -227,11 +224,16 @@ class Coordinator:
 
     def _closed(self, p: Participation) -> None:
         """A task's outcome is final: the client checks in again."""
+        self.check_in_again(p.client)
+
+    def check_in_again(self, client: int) -> None:
+        """Later, once the client has rested."""
         again_s = self.clock.now + self._rules.section.retry
-        self.clock.at(again_s, Rank.CHECK_IN, p.client, partial(self._comes_again, p.client))
+        self.clock.at(again_s, Rank.CHECK_IN, client, partial(self._comes_again, client))
 
     def _comes_again(self, client: int) -> None:
-        if client not in self.cohorts[self._requests[client].cohort or ROOT].pool.waiting:
+        request = self._requests.get(client)
+        if request is None or client not in self.cohorts[request.cohort or ROOT].pool.waiting:
             self._comes(client)
 
     # --- feedback -------------------------------------------------------------------------------
@@ -254,7 +256,7 @@ class Coordinator:
         known = [loss for loss in found["losses"] if loss is not None]
         loss = sum(known) / len(known) if known else None
         progress.add(Quality(found["spread"], found["spread_of_sides"], loss))
-        unmet = self._unmet(cohort)
+        unmet = self.outages.unmet(cohort.cohort, self._unmet(cohort))
         self._recorder.affinities(rows)
         self._recorder.clustering(
             (now, cohort.cohort, cohort.version, len(taken),
@@ -313,7 +315,7 @@ class Coordinator:
             self._strikes[client] = self._strikes.get(client, 0) + 1 if lies else 0
             if self._strikes[client] >= rule.times:
                 self._blacklisted.add(client)
-                self._log("blacklist", f"client/{client}", cohort=cohort.cohort)
+                self.log("blacklist", f"client/{client}", cohort=cohort.cohort)
         return found
 
     def _tell(
@@ -322,19 +324,14 @@ class Coordinator:
         """The feedback reaches a client that is online now, any other when it comes next."""
         auxo = self._auxo
         letter = partial(
-            self._affinity(client).feedback, cohort, reward, side, leaves, predict=auxo.predicts,
-            averaging=auxo.averages, resets=auxo.variant == "code",
+            Affinity.feedback, cohort=cohort, reward=reward, side=side, leaves=leaves,
+            predict=auxo.predicts, averaging=auxo.averages, resets=auxo.variant == "code",
         )  # fmt: skip
         now = self.clock.now
         self._recorder.message(client, down=self._rules.section.feedback_bytes)
-        self._outbox.setdefault(client, []).append(letter)
+        self._records.write(client, letter)
         if self.population.availability.online_until(client, now) > now:
-            self._deliver(client)
-
-    def _deliver(self, client: int) -> None:
-        """All that waits for the client reaches it, in the order in which it was written."""
-        for letter in self._outbox.pop(client, ()):
-            letter()
+            self._records.deliver(client)
 
     # --- partition ------------------------------------------------------------------------------
 
@@ -360,9 +357,10 @@ class Coordinator:
         if self.stopped:
             return
         parent.retired, parent.ended_s = True, self.clock.now
+        self.outages.ends(parent.cohort)
         sizes = parent.progress.side_sizes()
         names = self.tree.split(parent.cohort)
-        self._log(
+        self.log(
             "partition", f"cohort/{parent.cohort}", version=parent.version, children=list(names),
             sides=list(sizes),
         )  # fmt: skip
@@ -371,27 +369,22 @@ class Coordinator:
         for name in names:
             self._new_cohort(name, parent)
         if isinstance(parent.pacing, BufferedPacing):
-            under_way = [p for p in self.tasks.participations.running()
-                         if p.cohort == parent.cohort]  # fmt: skip
 
             def heir(p: Contribution) -> BufferedPacing:
                 side = parent.progress.sides.get(p.client)
-                leaf = self.tree.match(parent.cohort, side, self._draw(p.client))
+                leaf = self.tree.match(parent.cohort, side, self._records.draw(p.client))
                 pacing = self.cohorts[leaf].pacing
                 assert isinstance(pacing, BufferedPacing)
                 return pacing
 
-            parent.pacing.hand_over(under_way, heir)
+            parent.pacing.hand_over(heir)
         waiting = [c for c in sorted(parent.pool.waiting) if parent.pool.available(c)]
         parent.pool.waiting.clear()
         for client in waiting:
             request = self._requests[client]
-            leaf = self.tree.match(parent.cohort, request.side, self._draw(client))
+            leaf = self.tree.match(parent.cohort, request.side, self._records.draw(client))
             self._forward(client, leaf, request)
         self._write_cohorts()
-
-    def _draw(self, client: int) -> float:
-        return uniform(self._match_key, client, self._check_ins.get(client, 0))
 
     def _write_cohorts(self) -> None:
         rows = []
@@ -402,19 +395,6 @@ class Coordinator:
         self._recorder.cohorts(rows)
 
     # --- evaluation -----------------------------------------------------------------------------
-
-    def home(self, client: int) -> str:
-        """The cohort that serves a client now: the one that it would ask for without exploring; for
-        one that has no record, the one that a newcomer is sent to."""
-        draw = self._draw(client)
-        found = self._affinity(client) if client in self._affinities else Affinity()
-        best = found.best(draw)
-        side = found.records[best].side if best is not None else None
-        return self.tree.match(best, side, draw)
-
-    def _is_known(self, client: int, leaf: str) -> bool:
-        found = self._affinities.get(client)
-        return found is not None and found.knows(leaf)
 
     def _evaluate_every(self, turn: int) -> None:
         every_s = self._policy.evaluate_every_s
@@ -443,8 +423,9 @@ class Coordinator:
             cohort.log("evaluate", version=cohort.version)
         accuracy = None
         if self._learner.learns:
-            homes = [self.home(client) for client in range(self.population.clients)]
-            known = [self._is_known(client, home) for client, home in enumerate(homes)]
+            records, everyone = self._records, range(self.population.clients)
+            homes = [records.home(client, self.tree) for client in everyone]
+            known = [records.is_known(client, home) for client, home in enumerate(homes)]
             newest = [Measured(c.cohort, c.pacing.model(), c.version) for c in cohorts]
             accuracy = self._measures.measure(newest, homes, known, self.version)
             for cohort in cohorts:

@@ -19,7 +19,8 @@ class Conditions:
     """What a partition needs.
 
     maturity: ``min_rounds`` versions of the model, and a mean training loss that falls by no more
-    than ``settled`` times its fall in the model's first ``window`` versions; knowledge: sides of
+    than ``settled`` times its fall in the model's first ``window`` versions (None: no loss is
+    known, and none asked for); knowledge: sides of
     ``known_share``·N·0.9^(M − 1) clients each, of which one is at most ``most_uneven`` times the
     other (the first split is free of that), and ``window`` versions that tell of heterogeneity;
     feasibility: ``min_participants`` for a child's round, and as many of its clients online as it
@@ -28,7 +29,7 @@ class Conditions:
     """
 
     min_rounds: int
-    settled: float
+    settled: float | None
     window: int
     known_share: float
     most_uneven: float
@@ -120,7 +121,8 @@ def missing(
             found.append("knowledge")
         return found
     slope = progress.slope_ratio()
-    settled = not learns or (slope is not None and slope <= conditions.settled)
+    limit = conditions.settled
+    settled = not learns or limit is None or (slope is not None and slope <= limit)
     if progress.rounds < conditions.min_rounds or not settled:
         found.append("maturity")
     wanted = conditions.known_share * clients * 0.9 ** (cohorts - 1)
