@@ -3,8 +3,8 @@ come, and whoever comes later joins one.
 
 Some clients train from the initial model, and a group begins with the mean of what its clients have
 made of it. A newcomer's first task holds two trainings: the same from the initial model, by which
-the server knows its group, then that of the group's model, each with its download and its upload (in
-one message each way: a latency is paid once).
+the server knows its group, then that of the group's model, each with its download and its upload
+(in one message each way: a latency is paid once).
 (Migration, for clients whose data change, has nothing to do here.)
 """
 
