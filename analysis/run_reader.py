@@ -86,6 +86,12 @@ COHORT_TABLES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """The tables that only a run with cohorts has; each may be absent."""
 
+PRESENCE_TABLES: dict[str, tuple[str, ...]] = {
+    "online.csv": ("sim_time_s", "online", "of"),
+    "sessions.csv": ("client", "start_s", "end_s"),
+}
+"""The tables that a run writes at its end; each may be absent, as in older runs."""
+
 TEXT_COLUMNS = frozenset(
     {"cohort", "outcome", "entity", "split", "metric", "phase", "members", "name", "part", "parent",
      "unmet"}
@@ -101,9 +107,11 @@ FILLED_COLUMNS: dict[str, frozenset[str]] = {
     "cohorts.csv": frozenset({"born_s", "first_version", "last_version", "side_0", "side_1"}),
     "affinity.csv": frozenset({"sim_time_s", "version", "client"}),
     "clustering.csv": frozenset({"sim_time_s", "version", "side_0", "side_1"}),
+    "online.csv": frozenset(PRESENCE_TABLES["online.csv"]),
+    "sessions.csv": frozenset(PRESENCE_TABLES["sessions.csv"]),
 }
 
-_MAY_BE_ABSENT = SUPERCLIENT_TABLES | PART_TABLES | COHORT_TABLES
+_MAY_BE_ABSENT = SUPERCLIENT_TABLES | PART_TABLES | COHORT_TABLES | PRESENCE_TABLES
 
 # Rows turned into arrays at a time. A million rows never stand in memory as Python strings, and
 # few enough live at once that Python's garbage collector does not walk through them (measured).
@@ -234,6 +242,19 @@ class Run:
         return self._table_if_there("clustering.csv")
 
     @cached_property
+    def online(self) -> Table | None:
+        """``online.csv``: how many clients were online at equal steps, ``of`` how many counted."""
+        return self._table_if_there("online.csv")
+
+    @cached_property
+    def sessions(self) -> Table | None:
+        """``sessions.csv``: when each of at most 200 clients that took part was online.
+
+        A client that is not in it may have been online too.
+        """
+        return self._table_if_there("sessions.csv")
+
+    @cached_property
     def check_ins(self) -> Table:
         """``sim_time_s`` of each check-in, and whether it ``explores`` (bool), from the event log.
 
@@ -280,7 +301,7 @@ def read_run(directory: str | Path) -> Run:
 
     Raises ``AnalysisError`` when the directory, a file or a column is missing, or the manifest is
     no JSON object with a name. ``clients.csv`` may be missing until the run has ended, and
-    ``SUPERCLIENT_TABLES``, ``PART_TABLES`` and ``COHORT_TABLES`` always.
+    ``SUPERCLIENT_TABLES``, ``PART_TABLES``, ``COHORT_TABLES`` and ``PRESENCE_TABLES`` always.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -295,6 +316,11 @@ def read_run(directory: str | Path) -> Run:
         with open_lines(directory / file) as stream:
             _read_header(csv.reader(whole_lines(stream)), directory / file)
     return run
+
+
+def tables_of(directory: Path) -> list[str]:
+    """The names of the tables that a run directory has."""
+    return [file for file in (*TABLE_COLUMNS, *_MAY_BE_ABSENT) if (directory / file).exists()]
 
 
 def read_table(path: Path) -> Table:

@@ -343,6 +343,11 @@ def fresh_availability(world: World) -> Availability:
     return availability.rewound() if isinstance(availability, CursorAvailability) else availability
 
 
+def stateless(availability: Availability) -> Availability:
+    """What the trace says, which asking does not change."""
+    return availability.truth if isinstance(availability, CursorAvailability) else availability
+
+
 def _mended(report: RepairReport) -> str:
     counts = dataclasses.asdict(report)
     return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count)

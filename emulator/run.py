@@ -25,9 +25,10 @@ from emulator.learning.operations import Workbench
 from emulator.learning.setting import Setting
 from emulator.learning.training import state_dict
 from emulator.manifest import Manifest, memory_bytes, new_manifest, progress_of, same_run
+from emulator.recording.presence import online_rows, session_rows
 from emulator.recording.recorder import Recorder
 from emulator.recording.run_directory import RunDirectory
-from emulator.recording.tables import CLIENTS
+from emulator.recording.tables import CLIENTS, ONLINE, SESSIONS
 from emulator.scenario import Scenario, resolved_yaml, schema
 from emulator.scenario.source import Source
 
@@ -289,6 +290,7 @@ class _Attempt:
         self.manifest["stop_reason"] = server.stopped or "sim_time"
         self.manifest["events_sha256"] = directory.events.sha256()
         directory.write_table("clients.csv", CLIENTS, _client_rows(server, recorder))
+        _write_presence(directory, server, recorder)
 
     def _simulate(self, server: Federation) -> None:
         limit_s = self.scenario.stop.sim_time
@@ -320,6 +322,17 @@ def _client_rows(server: Federation, recorder: Recorder) -> list[tuple[Any, ...]
         clients, did.participations, did.reported, accuracy, online_s, did.busy_s, did.size_bytes,
     )  # fmt: skip
     return list(zip(*columns, strict=True))
+
+
+def _write_presence(directory: RunDirectory, server: Federation, recorder: Recorder) -> None:
+    """``online.csv`` and ``sessions.csv``."""
+    availability = assembly.stateless(server.population.availability)
+    now, participations = server.clock.now, recorder.by_client.participations
+    took_part = [client for client, count in enumerate(participations) if count]
+    directory.write_table(
+        "online.csv", ONLINE, online_rows(availability, server.population.clients, now)
+    )
+    directory.write_table("sessions.csv", SESSIONS, session_rows(availability, took_part, now))
 
 
 def _save_model(path: Path, learner: Learner, server: Federation, setting: Setting) -> None:

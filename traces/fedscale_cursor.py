@@ -80,6 +80,11 @@ class CursorAvailability:
         return CursorAvailability(self._truth, self._sessions)
 
     @property
+    def truth(self) -> Availability:
+        """What the trace says, whatever the cursors do."""
+        return self._truth
+
+    @property
     def n_clients(self) -> int:
         """Number of clients."""
         return len(self._cursor)

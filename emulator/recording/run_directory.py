@@ -29,10 +29,10 @@ _OWN_FILES = (
     "manifest.json", "scenario.yaml", "resolved.yaml", "events.jsonl", "versions.csv",
     "updates.csv", "metrics.csv", "clients.csv", "chains.csv", "superclients.csv",
     "similarity.csv", "layers.csv", "affinity.csv", "clustering.csv", "cohorts.csv",
-    "model.safetensors", "memo.sqlite", "time_to_accuracy.png",
+    "online.csv", "sessions.csv", "model.safetensors", "memo.sqlite", "time_to_accuracy.png",
     "superclients.png", "similarity.png", "walkers.png", "layers.png", "bytes.png",
     "bytes_to_accuracy.png", "cohorts.png", "memberships.png", "clustering.png", "affinity.png",
-    "fairness.png",
+    "fairness.png", "perfetto.json",
 )  # fmt: skip
 
 
@@ -67,7 +67,8 @@ class RunDirectory:
                 (path / name).unlink(missing_ok=True)
             for model in path.glob("model-*.safetensors"):  # of cohorts
                 model.unlink()
-            shutil.rmtree(path / "checkpoints", ignore_errors=True)
+            for folder in ("checkpoints", "parquet"):
+                shutil.rmtree(path / folder, ignore_errors=True)
 
     def open_tables(
         self, valid_bytes: dict[str, int] | None = None, *, chains: bool = False,

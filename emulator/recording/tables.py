@@ -50,6 +50,9 @@ METRICS = (
 CLIENTS = (
     "client", "participations", "reported", "accuracy", "online_s", "busy_s", "bytes",
 )  # fmt: skip
+ONLINE = ("sim_time_s", "online", "of")
+"""How many clients were online, of how many that were counted."""
+SESSIONS = ("client", "start_s", "end_s")
 
 
 def encode_rows(rows: Sequence[Sequence[Any]]) -> bytes:

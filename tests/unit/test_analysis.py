@@ -20,7 +20,7 @@ from analysis.curves import curve
 from analysis.errors import AnalysisError
 from analysis.human_units import bytes_text, duration_text, target_text
 from analysis.plots import save_figure, time_to_accuracy_figure
-from analysis.run_reader import CHUNK_ROWS, TABLE_COLUMNS, Run, read_run
+from analysis.run_reader import CHUNK_ROWS, PRESENCE_TABLES, TABLE_COLUMNS, Run, read_run
 from analysis.summary import summarize, summary_table
 from emulator.recording import tables
 
@@ -116,6 +116,7 @@ def test_columns_are_those_that_a_run_writes() -> None:
         "metrics.csv": tables.METRICS,
         "clients.csv": tables.CLIENTS,
     } == TABLE_COLUMNS
+    assert {"online.csv": tables.ONLINE, "sessions.csv": tables.SESSIONS} == PRESENCE_TABLES
 
 
 def test_floats_round_trip(tmp_path: Path) -> None:
