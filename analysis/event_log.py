@@ -8,10 +8,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError
 from analysis.whole_lines import open_lines, whole_lines
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """All events in their order, each with a number ``t`` and texts ``type`` and ``entity``.
+
+    Raises ``AnalysisError`` where the log is missing, or a line is no such event.
+    """
+    with open_lines(path) as stream:
+        for number, line in enumerate(whole_lines(stream), start=1):
+            try:
+                event = orjson.loads(line)
+                known = isinstance(event["t"], float | int) and isinstance(event["type"], str)
+                known = known and isinstance(event["entity"], str)
+            except (ValueError, KeyError, TypeError):
+                known = False
+            if not known:
+                raise AnalysisError(
+                    f"{path}, line {number}: is no event (number 't', texts 'type' and 'entity'): "
+                    f"{line[:80].rstrip()}"
+                )
+            yield event
 
 
 def read_chain_ends(path: Path) -> dict[float, float]:

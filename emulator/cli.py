@@ -11,7 +11,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from emulator import compare_commands, data_commands, sweep_command, trace_commands
+from emulator import (
+    compare_commands,
+    data_commands,
+    report_commands,
+    sweep_command,
+    trace_commands,
+)
 from emulator.errors import FedclockError, ScenarioError, TraceError
 
 app = typer.Typer(
@@ -25,6 +31,8 @@ app = typer.Typer(
 app.add_typer(trace_commands.app)
 app.add_typer(data_commands.app)
 app.command()(compare_commands.compare)
+app.command()(report_commands.report)
+app.command()(report_commands.export)
 
 ScenarioFile = Annotated[Path, typer.Argument(help="Scenario file (YAML).")]
 Overrides = Annotated[
