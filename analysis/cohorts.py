@@ -62,6 +62,11 @@ def write_cohort_figures(run: Run, directory: str | Path) -> list[Path]:
     affinity.png a reward after the first split, fairness.png an evaluation of a client. Raises
     ``AnalysisError`` where a table is damaged, or a file cannot be written.
     """
+    return save_figures(cohort_figures(run), directory)
+
+
+def cohort_figures(run: Run) -> dict[str, Figure]:
+    """Those figures by file name."""
     figures: dict[str, Figure] = {}
     found = cohorts(run)
     if found:
@@ -75,7 +80,7 @@ def write_cohort_figures(run: Run, directory: str | Path) -> list[Path]:
             figures["affinity.png"] = affinity_figure(run)
         if np.isfinite(newest_by_client(run).accuracy).any():
             figures["fairness.png"] = fairness_figure(run)
-    return save_figures(figures, directory)
+    return figures
 
 
 # --- table ---------------------------------------------------------------------------------------

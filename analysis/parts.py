@@ -71,6 +71,11 @@ def write_part_figures(run: Run, directory: str | Path) -> list[Path]:
     needs a split, bytes.png a participation whose record is final, bytes_to_accuracy.png an
     evaluation. Raises ``AnalysisError`` where a table is damaged, or a file cannot be written.
     """
+    return save_figures(part_figures(run), directory)
+
+
+def part_figures(run: Run) -> dict[str, Figure]:
+    """Those figures by file name."""
     figures: dict[str, Figure] = {}
     if run.layers is not None and run.layers["layer"].size:
         figures["layers.png"] = layers_figure(run)
@@ -78,7 +83,7 @@ def write_part_figures(run: Run, directory: str | Path) -> list[Path]:
         figures["bytes.png"] = bytes_figure(run)
     if "part" in run.updates and curve(run).time_s.size:
         figures["bytes_to_accuracy.png"] = bytes_to_accuracy_figure([run])
-    return save_figures(figures, directory)
+    return figures
 
 
 # --- splits --------------------------------------------------------------------------------------

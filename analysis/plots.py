@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
@@ -163,9 +164,16 @@ def write_legend(
     legend = axes.legend(
         handles, [str(i) for i in range(len(handles))], fontsize=8, frameon=False, **where
     )
-    for text, label in zip(legend.get_texts(), labels, strict=True):
+    style_legend_texts(legend, labels, LEGEND_WIDTH // 2)
+
+
+def style_legend_texts(legend: Legend, labels: Sequence[str], letters: int) -> int:
+    """Write the texts of a legend as they are spelled; how many lines of ``letters`` these are."""
+    filled = [textwrap.fill(label, letters) for label in labels]
+    for text, label in zip(legend.get_texts(), filled, strict=True):
         text.set_parse_math(False)
-        text.set_text(textwrap.fill(label, LEGEND_WIDTH // 2))
+        text.set_text(label)
+    return sum(label.count("\n") + 1 for label in filled)
 
 
 def write_title(axes: Axes, title: str) -> None:

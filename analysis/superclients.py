@@ -60,6 +60,11 @@ def write_superclient_figures(run: Run, directory: str | Path) -> list[Path]:
     of clients in ``similarity.csv``, walkers.png a row in ``chains.csv``. Raises ``AnalysisError``
     where a table is damaged, or a file cannot be written.
     """
+    return save_figures(superclient_figures(run), directory)
+
+
+def superclient_figures(run: Run) -> dict[str, Figure]:
+    """Those figures by file name."""
     figures: dict[str, Figure] = {}
     if run.superclients is not None and run.superclients["superclient"].size:
         figures["superclients.png"] = superclients_figure(run)
@@ -67,7 +72,7 @@ def write_superclient_figures(run: Run, directory: str | Path) -> list[Path]:
         figures["similarity.png"] = similarity_figure(run)
     if run.chains is not None and run.chains["chain"].size:
         figures["walkers.png"] = walkers_figure(run)
-    return save_figures(figures, directory)
+    return figures
 
 
 # --- superclients --------------------------------------------------------------------------------
