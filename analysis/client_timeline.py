@@ -61,7 +61,8 @@ def plot_client_timeline(
     shown = everyone[evenly.round().astype(np.int64)]
     here &= np.isin(tasks.client[phases.task], shown)
     if to_s is None and here.sum() > MOST_BARS:
-        last_s = float(np.sort(phases.start_s[here])[MOST_BARS])
+        begun_s = np.sort(phases.start_s[here])
+        last_s = float(np.fmax(begun_s[MOST_BARS], begun_s[begun_s > from_s].min(initial=last_s)))
         here &= phases.start_s < last_s
     height_in = 1.8 + 0.2 * len(shown)
     axes = axes_for(ax, 10.5, height_in)

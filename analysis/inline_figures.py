@@ -23,13 +23,15 @@ ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 
 
 def settle(axes: Axes) -> None:
-    """Break long words of a figure's only axes into lines, and move its legend below, where it
+    """Break long titles of a figure's only axes into lines, and move its legend below, where it
     covers nothing; the figure grows by as much."""
     legend, figure = axes.get_legend(), axes.figure
     assert isinstance(figure, Figure)
     wide_in = figure.get_figwidth()
-    title = textwrap.fill(axes.get_title(loc="left"), int((wide_in - 1.2) / 0.088))
-    axes.set_title(title, loc="left", fontsize=11, parse_math=False)
+    # Above all of the figure, as long names beside the axes leave little width above these.
+    title = textwrap.fill(axes.get_title(loc="left"), int((wide_in - 0.2) / 0.088))
+    axes.set_title("", loc="left")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, parse_math=False)
     axes.set_xlabel(textwrap.fill(axes.get_xlabel(), int((wide_in - 1.2) / 0.08)))
     if legend is None:
         return

@@ -16,3 +16,11 @@ def write_file(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
     except OSError as error:
         raise AnalysisError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def refuse_place(path: Path) -> None:
+    """``AnalysisError`` where a file cannot be written, before the work for it is done."""
+    if path.is_dir():
+        raise AnalysisError(f"{path}: is a folder; the name of a file is needed")
+    if not path.parent.is_dir():
+        raise AnalysisError(f"{path}: cannot be written (there is no folder {path.parent})")

@@ -18,7 +18,7 @@ import orjson
 from numpy.typing import NDArray
 
 from analysis.event_log import read_events
-from analysis.output_file import write_file
+from analysis.output_file import refuse_place, write_file
 from analysis.phases import KINDS, SERVER, Floats, Ints, Phases, Tasks, phases_of, read_tasks
 from analysis.run_reader import Run
 
@@ -57,6 +57,7 @@ class Exported:
 
 def export_perfetto(run: Run, path: Path) -> Exported:
     """Write the trace of one run. Raises ``AnalysisError`` for damaged files, or a bad path."""
+    refuse_place(path)
     trace = _Trace(run, read_tasks(run))
     events = trace.events()
     facts = {

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from analysis.comparison import Comparison, compare
 from analysis.comparison_tables import method_line, target_line
 from analysis.errors import AnalysisError
-from analysis.output_file import write_file
+from analysis.output_file import refuse_place, write_file
 from analysis.report_sections import (
     accuracy_section,
     clients_section,
@@ -54,6 +54,7 @@ def write_report(
     ``target`` (see ``compare``). Raises ``AnalysisError`` where a run is damaged, a scenario has a
     seed twice, or ``path`` cannot be written.
     """
+    refuse_place(path)
     groups = group_runs(list(runs))
     found, notes = _compared(runs, target, baseline, sustain)
     sections = [

@@ -35,9 +35,10 @@ class Page:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
-        # The browser reads commands from descriptor 3 and writes to 4.
+        # The browser reads commands from descriptor 3 and writes to 4. Not every sh knows numbers
+        # of two digits.
         self._process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", program, *FLAGS,
+            ["bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash", program, *FLAGS,
              "--remote-debugging-pipe", f"--user-data-dir={self._profile.name}", "about:blank"],
             pass_fds=(theirs_in, theirs_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip

@@ -11,10 +11,15 @@ from typing import Any
 import pyarrow
 import pytest
 from commandline import Config, Lab, RunFiles, buffered, fedclock, links, synchronous, timed
+from matplotlib.colors import to_hex
+from matplotlib.patches import PathPatch
 from pyarrow import parquet
 
-from analysis import perfetto
+from analysis import client_timeline, perfetto
+from analysis.client_timeline import AWAY_GRAY, plot_client_timeline, plot_presence
+from analysis.errors import AnalysisError
 from analysis.parquet import WHOLE
+from analysis.plots import PALETTE
 from analysis.run_reader import TEXT_COLUMNS, read_run
 from emulator.recording import tables
 
@@ -267,7 +272,7 @@ def test_what_cannot_be_exported(
     assert "does not exist" in refused(tmp_path / "none", "--to", "perfetto")
     assert "'perfetto', 'parquet'" in refused(paused.path, "--to", "csv")
     said = refused(paused.path, "--to", "perfetto", "--out", tmp_path / "no" / "x.json")
-    assert "no/x.json: cannot be written (No such file or directory)" in said
+    assert "no/x.json: cannot be written (there is no folder" in said
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert "pip install 'fedclock[parquet]'" in refused(paused.path, "--to", "parquet")
 
@@ -287,3 +292,50 @@ def test_a_damaged_log_names_its_line(paused: RunFiles, tmp_path: Path) -> None:
         said = fedclock("export", tmp_path, "--to", "perfetto")
         assert said.exit_code == 2
         assert told in said.err
+
+
+def test_a_timeline_shows_phases_pauses_and_absences(paused: RunFiles) -> None:
+    axes = plot_client_timeline(read_run(paused.path), to_s=26.0)
+    assert axes.get_xlim() == (0.0, 26.0)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1"]
+    drawn = {
+        to_hex(patch.get_facecolor()): [
+            (float(low[1] + high[1]) / 2, float(low[0]), float(high[0]))
+            for low, high in zip(patch.get_path().vertices[::5], patch.get_path().vertices[2::5],
+                                 strict=True)
+        ]
+        for patch in axes.patches
+        if isinstance(patch, PathPatch)
+    }  # fmt: skip
+    offline = [(0, 0.5, 10), (0, 13, 20), (0, 24, 26), (1, 0, 5)]
+    assert drawn[to_hex(AWAY_GRAY)] == offline
+    trained = [(0, 10.5, 21.5), (1, 6, 10), (1, 13, 17), (1, 20, 24)]
+    assert sorted(drawn[to_hex(PALETTE[0])]) == trained
+    stood_still = [(0, 0.5, 10), (0, 13, 20), (0, 24, 60)]
+    assert sorted(drawn["#ffffff"]) == stood_still
+    assert "the first 26 s" in axes.get_title(loc="left")
+
+
+def test_a_timeline_samples_clients_and_marks_losses(
+    rounds: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = read_run(rounds.path)
+    axes = plot_client_timeline(run, clients=2)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "3"]
+    assert "2 of 4" in axes.get_title(loc="left")
+    (lost,) = axes.lines
+    assert lost.get_xydata().tolist() == [[8.5, 1.0]]  # client 3 left then
+    monkeypatch.setattr(client_timeline, "MOST_BARS", 6)
+    assert plot_client_timeline(run).get_xlim()[1] < 70
+    with pytest.raises(AnalysisError, match="nobody took part from 900"):
+        plot_client_timeline(run, from_s=900.0, to_s=901.0)
+
+
+def test_who_is_online_and_at_work(rounds: RunFiles) -> None:
+    axes = plot_presence(read_run(rounds.path))
+    at_work, online = axes.lines
+    # A step of the figure is 0.175 s.
+    assert at_work.get_ydata()[[0, 45, 60]].tolist() == [4.0, 3.0, 1.0]
+    assert dict(online.get_xydata()[[0, 20, 100, 200]].tolist()) == {
+        0.0: 4.0, 7.0: 4.0, 35.0: 3.0, 70.0: 3.0,
+    }  # fmt: skip
