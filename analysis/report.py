@@ -13,8 +13,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.comparison import Comparison, compare
+from analysis.comparison import AUTO_TARGET, Comparison, compare
 from analysis.comparison_tables import method_line, target_line
+from analysis.curves import curve
 from analysis.errors import AnalysisError
 from analysis.output_file import refuse_place, write_file
 from analysis.report_sections import (
@@ -77,7 +78,9 @@ def write_report(
         groups=groups,
         runs=runs,
         overview=overview(groups),
-        times=times_to_targets(groups, sustain) if found is not None else None,
+        times=times_to_targets(groups, sustain)
+        if any(curve(r).time_s.size for r in runs)
+        else None,
         comparison=None if found is None else target_line(found),
         method=None if found is None else method_line(found),
         compared=[] if found is None else compared(found),
@@ -94,12 +97,25 @@ def write_report(
 def _compared(
     runs: Sequence[Run], target: float | str, baseline: Run, sustain: int
 ) -> tuple[Comparison | None, list[str]]:
-    """The comparison, or why there is none."""
+    """The comparison of the runs that were evaluated, and what is to be said of the others."""
+    measured = [run for run in runs if curve(run).time_s.size]
+    if not measured:
+        return None, ["no times to a target: no run has an evaluation of the global model"]
+    notes = []
+    if len(measured) < len(runs):
+        notes.append(
+            f"{len(runs) - len(measured)} of {len(runs)} runs have no evaluation of the global "
+            "model; the others are compared"
+        )
+    if baseline not in measured:
+        baseline = measured[0]
     try:
-        found = compare(runs, baseline, target, sustain=sustain)
+        found = compare(measured, baseline, target, sustain=sustain)
     except AnalysisError as error:
-        return None, [f"no times to a target: {error}"]
-    return found, list(found.notes)
+        if target != AUTO_TARGET:
+            raise
+        return None, [*notes, f"nothing is compared: {error}"]
+    return found, [*notes, *found.notes]
 
 
 def _resolved(group: Group) -> Resolved:

@@ -10,6 +10,7 @@ from typing import Any
 from analysis.comparison import Comparison
 from analysis.comparison_tables import comparison_cells
 from analysis.crossing import time_to_accuracy
+from analysis.curves import curve
 from analysis.human_units import (
     bytes_text,
     count_text,
@@ -23,6 +24,7 @@ from analysis.statistics import censored_median
 from analysis.summary import DEFAULT_TARGETS, Summary, summarize
 
 NONE = "–"
+MOST_LETTERS = 120  # of a setting; a list may be long
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,14 @@ def overview(groups: Sequence[Group]) -> HtmlTable:
 
 
 def times_to_targets(groups: Sequence[Group], sustain: int) -> HtmlTable:
-    """Medians of the simulated time to some accuracies, where a miss counts as later."""
+    """Medians of the simulated time to some accuracies, where a miss counts as later; a dash for
+    what was never evaluated."""
     rows = []
     for group in groups:
         cells = []
+        if not all(curve(run).time_s.size for run in group.runs):
+            rows.append([group.label, *[NONE] * len(DEFAULT_TARGETS)])
+            continue
         for target in DEFAULT_TARGETS:
             found = [time_to_accuracy(run, target, sustain=sustain) for run in group.runs]
             reached = [crossing.reached for crossing in found]
@@ -137,4 +143,5 @@ def _spread(values: Sequence[Any], text: Callable[[float], str]) -> str:
 
 
 def _value(value: Any) -> str:
-    return NONE if value is None else str(value)
+    text = NONE if value is None else str(value)
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"

@@ -15,6 +15,8 @@ COMPARED = (
     "updates.csv",
     "metrics.csv",
     "clients.csv",
+    "online.csv",
+    "sessions.csv",
     "model.safetensors",
 )
 

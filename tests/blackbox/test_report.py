@@ -150,6 +150,17 @@ def test_runs_without_evaluations_have_the_rest(lab: Lab) -> None:
     assert "Test accuracy over simulated time: nothing to plot" in elements.text
 
 
+def test_too_few_evaluations_for_a_target_leave_the_rest(lab: Lab) -> None:
+    path = lab.folder / "few.html"
+    said = fedclock(
+        "report", lab.folder / "rounds-1", lab.folder / "chains", "--sustain", "99", "--out", path
+    )
+    assert said.exit_code == 0, said
+    assert "1 of 2 runs have no evaluation" in said.err
+    assert "nothing is compared:" in said.err
+    assert "not in" in Elements(path.read_text()).text
+
+
 def test_what_cannot_be_reported(lab: Lab, tmp_path: Path) -> None:
     def refused(*args: object) -> str:
         said = fedclock("report", *args)
@@ -158,6 +169,7 @@ def test_what_cannot_be_reported(lab: Lab, tmp_path: Path) -> None:
         return said.err
 
     run = lab.folder / "rounds-1"
+    assert "target is 'much'; a number" in refused(run, "--target", "much", "--out", tmp_path / "r")
     assert "neither a run directory" in refused(tmp_path)
     assert "does not exist" in refused(tmp_path / "none")
     shutil.copytree(run, tmp_path / "again")

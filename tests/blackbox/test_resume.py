@@ -15,7 +15,7 @@ import pytest
 killer.start_server()
 
 COMPARED = ("events.jsonl", "metrics.csv", "versions.csv", "updates.csv", "clients.csv",
-            "model.safetensors")  # fmt: skip
+            "online.csv", "sessions.csv", "model.safetensors")  # fmt: skip
 SCENARIO = """
 schema: 1
 name: resumed
