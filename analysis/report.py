@@ -98,7 +98,7 @@ def _compared(
     runs: Sequence[Run], target: float | str, baseline: Run, sustain: int
 ) -> tuple[Comparison | None, list[str]]:
     """The comparison of the runs that were evaluated, and what is to be said of the others."""
-    measured = [run for run in runs if curve(run).time_s.size]
+    measured = _measured(runs)
     if not measured:
         return None, ["no times to a target: no run has an evaluation of the global model"]
     notes = []
@@ -116,6 +116,11 @@ def _compared(
             raise
         return None, [*notes, f"nothing is compared: {error}"]
     return found, [*notes, *found.notes]
+
+
+def _measured(runs: Sequence[Run]) -> list[Run]:
+    """Those whose global model was evaluated."""
+    return [run for run in runs if curve(run).time_s.size]
 
 
 def _resolved(group: Group) -> Resolved:

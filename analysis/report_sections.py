@@ -71,7 +71,8 @@ class Section:
         try:
             axes = draw(figure.add_subplot())
         except AnalysisError as error:
-            self.notes.append(f"{alt}: {error}")
+            # The page names the runs elsewhere.
+            self.notes.append(f"{alt}: {str(error).partition(' (')[0]}")
             return
         settle(axes)
         self._keep(figure, alt, caption, wide=False)
