@@ -277,8 +277,10 @@ class _Trace:
             if kind == "round":
                 lasts_s = event.get("deadline_s", fixed_s)
                 began_s[entity] = t, lasts_s if isinstance(lasts_s, int | float) else None
-            elif kind in ("aggregate", "round_failed") and entity in began_s:
-                start_s, lasts_s = began_s.pop(entity)
+            elif kind in ("aggregate", "round_failed"):
+                # A round of one server may make versions of several cohorts' models.
+                its = entity if entity in began_s else "server"
+                start_s, lasts_s = began_s.pop(its, (0.0, None))
                 if lasts_s is not None and t == start_s + lasts_s:
                     found.append(_instant("deadline", "round", t, where, "p"))
             if kind in _INSTANTS:

@@ -40,9 +40,8 @@ class Tasks:
     ``row`` is the place in the table. Times are simulated seconds: ``begun_s`` when the client
     turned to the task, ``ended_s`` when it was free again, ``sends_s`` when it began to upload (NaN
     where it never did), ``sent_s`` when that was over, ``taken_s`` the instant of the version that
-    took it (the end of the run where none did), NaN for what was not reported or went on in a
-    chain. ``source`` is the position of the task that the model came from, or ``SERVER``, or
-    ``ITSELF`` where the client had it already.
+    took it, NaN where none did and for what went on in a chain. ``source`` is the position of the
+    task that the model came from, or ``SERVER``, or ``ITSELF`` where the client had it already.
     """
 
     number: Ints
@@ -145,7 +144,7 @@ def read_tasks(run: Run) -> Tasks:
         sends_s=np.where(own, trained_s, sends_s),
         sent_s=np.where(own & np.isnan(uploaded_s), ended_s, uploaded_s),
         ended_s=ended_s,
-        taken_s=_taken_s(logged, numbers, updates, run.simulated_s),
+        taken_s=_taken_s(logged, numbers, updates),
     )
 
 
@@ -209,9 +208,7 @@ def _hand_overs(
     return source, sends_s
 
 
-def _taken_s(
-    logged: _Logged, numbers: list[int], updates: dict[str, NDArray[Any]], end_s: float
-) -> Floats:
+def _taken_s(logged: _Logged, numbers: list[int], updates: dict[str, NDArray[Any]]) -> Floats:
     """When a version took what each task brought to the server."""
     taken = np.full(len(numbers), np.nan)
     came = (updates["outcome"] == "reported") & ~np.isnan(updates["uploaded_s"])
@@ -219,9 +216,9 @@ def _taken_s(
         task = numbers[at]
         chain = logged.chain.get(task)
         if chain is None:
-            taken[at] = logged.taken_s.get(task, end_s)
+            taken[at] = logged.taken_s.get(task, np.nan)
         elif logged.chain_uploaded_s.get(chain) == updates["uploaded_s"][at]:
-            taken[at] = logged.chain_taken_s.get(chain, end_s)
+            taken[at] = logged.chain_taken_s.get(chain, np.nan)
     return taken
 
 

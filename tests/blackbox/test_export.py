@@ -174,6 +174,8 @@ def test_a_pause_is_inside_its_phase(paused: RunFiles) -> None:
         ("upload", 21.5, 2.0),
         ("wait", 23.5, 2.5),
     ]
+    waits = {(e["ts"] + e["dur"]) / US for e in spans(trace) if e["name"] == "wait"}
+    assert waits <= set(paused.times("versions"))  # what no version has taken waits for none
     online = [(e["ts"], e["args"]["online"]) for e in trace if e["name"].startswith("clients onl")]
     assert len(online) == 201
     assert (online[0], online[50], online[-1]) == ((0, 1), (30 * US, 1), (120 * US, 0))
