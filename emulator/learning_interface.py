@@ -107,12 +107,13 @@ class Learner(Protocol):
         """Accuracy, loss and n, computed now."""
 
     def affinity(
-        self, kept: Any, updates: Sequence[Any], clients: Sequence[int], known: Sequence[bool],
-        sides: Sequence[int], layers: tuple[str, ...] | None, *, inherits: bool,
+        self, kept: Any, updates: Sequence[Any], trainings: Sequence[Any],
+        clients: Sequence[int], known: Sequence[bool], sides: Sequence[int],
+        layers: tuple[str, ...] | None, *, inherits: bool,
     ) -> tuple[dict[str, Any], Any]:  # fmt: skip
-        """What the updates of a cohort's version tell of its participants, computed now, and a
-        handle of what the cohort keeps of that, in place of ``kept`` (of its parent, if it
-        ``inherits``)."""
+        """What the updates of a cohort's version, and the ``trainings`` behind them, tell of its
+        participants, computed now, and a handle of what the cohort keeps of that, in place of
+        ``kept`` (of its parent, if it ``inherits``)."""
 
     def evaluate_clients(
         self, server: Any, states: Any, clients: Sequence[int] | None = None

@@ -142,6 +142,11 @@ class Server:
             chosen.extend(found)
         return chosen
 
+    def contributors(self, chosen: Sequence[int], wanted: int) -> tuple[list[int], int]:
+        """Who is asked in a round for which these have been chosen; and how many of them it waits
+        for, to have ``wanted`` of those who may be chosen."""
+        return sorted(chosen), wanted
+
     def somebody_comes(self) -> Event:
         """An event at the next check-in, or when one that was at work becomes free."""
         self._waiting = self.clock.idle_timer(Rank.CHECK_IN)

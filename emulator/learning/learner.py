@@ -226,13 +226,14 @@ class Learner(Assigning):
         return self._value_of("divergence", operation_id, (server, *updates), config)
 
     def affinity(
-        self, kept: Handle | None, updates: Sequence[Handle], clients: Sequence[int],
-        known: Sequence[bool], sides: Sequence[int], layers: tuple[str, ...] | None, *,
-        inherits: bool,
+        self, kept: Handle | None, updates: Sequence[Handle], trainings: Sequence[Handle],
+        clients: Sequence[int], known: Sequence[bool], sides: Sequence[int],
+        layers: tuple[str, ...] | None, *, inherits: bool,
     ) -> tuple[Values, Handle]:  # fmt: skip
         """What the updates of a cohort's version tell of its participants, computed now: see
-        ``clustering.affinity``; beside it their ``losses``, of training. The handle is what the
-        cohort keeps in place of ``kept``, which is its parent's if it ``inherits``."""
+        ``clustering.affinity``; beside it the ``losses`` of the ``trainings`` behind them. The
+        handle is what the cohort keeps in place of ``kept``, which is its parent's if it
+        ``inherits``."""
         method = self._method
         assert method.sketching is not None
         assert method.rewards is not None
@@ -247,7 +248,7 @@ class Learner(Assigning):
         (after,) = self._handles("affinity", operation_id, (kept, *updates), config, ("kept",))
         self._force_values([after])
         values = self.values(operation_id)
-        return {**values, "losses": [self._loss_of(update) for update in updates]}, after
+        return {**values, "losses": [self._loss_of(training) for training in trainings]}, after
 
     def _loss_of(self, update: Handle) -> float | None:
         """The mean training loss behind an update; None behind several trainings, and where

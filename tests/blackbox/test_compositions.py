@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from commandline import Config, Lab, RunFiles, buffered, digits, synchronous
+from commandline import Config, Lab, RunFiles, buffered, digits, links, synchronous, timed
 
 MODEL = 4 * (64 * 10 + 10)
 """Bytes of the logistic model."""
@@ -121,3 +121,120 @@ def test_half_a_model_by_every_hop(lab: Lab) -> None:
     came = [int(row["bytes_down"]) for client in range(12) for row in run.tasks(client)[1:]]
     assert {int(run.tasks(client)[0]["bytes_down"]) for client in range(12)} == {FIRST + SECOND}
     assert set(came) == {FIRST, SECOND, FIRST + SECOND}
+
+
+# --- superclients in cohorts ----------------------------------------------------------------------
+
+
+def inside(size: int, **options: Any) -> Config:
+    absent = {"kind": "abort"}
+    return {"kind": "superclients", "size": size, "hop": "relay", "absent": absent, **options}
+
+
+def chained(
+    clients: int, pacing: Config, size: int, *, versions: int, at: list[int], **system: Any
+) -> Config:
+    """Timing only: 10 s of training and 1 s each way, clusters as planted."""
+    config = timed(
+        clients, 10.0, pacing, stop={"versions": versions},
+        network=links(down="1 MB/s", up="1 MB/s"), **{"drop_notice": "at_once", **system},
+    )  # fmt: skip
+    config["task"]["planted"] = {"kind": "rotation", "clusters": 2}
+    config["federation"]["structure"] = cohorts(
+        stand_in="planted", request_bytes=0, inside=inside(size)
+    )
+    config["federation"]["structure"]["clustering"]["partition"]["at"] = at
+    return config
+
+
+def test_chains_of_a_cohort_by_hand(lab: Lab) -> None:
+    """8 clients, 4 a round in two chains of two, 12 s a turn: a version each 24 s. After the third
+    each of two cohorts has 2 clients a round, one chain. 1 MB each way a turn, by the server."""
+    run = lab.run(chained(8, synchronous(4), 2, versions=6, at=[3]))
+    versions = run.table("versions")
+    assert [float(row["sim_time_s"]) for row in versions] == [24, 48, 72, 96, 96, 120, 120, 144]
+    assert [row["updates"] for row in versions] == ["2"] * 3 + ["1"] * 5
+    assert [event["t"] for event in run.of("partition")] == [72.0]
+    groups = [len(g) for event in run.of("superclients") for g in event["groups"].values()]
+    assert set(groups) == {2}
+    told, ends = run.table("affinity"), run.of("chain_end")
+    trained = {(event["chain"], client) for event in ends for client in event["provenance"]}
+    in_versions = {chain for event in run.of("aggregate") for chain in event["chains"]}
+    assert len(told) == sum(chain in in_versions for chain, _ in trained) == 2 * (6 + 5)
+    last_s = max(run.times("versions"))
+    down, up = (sum(int(row[c]) for row in versions) for c in ("bytes_down", "bytes_up"))
+    assert up == 1_000_000 * len(told)
+    assert down == up + 5 * sum(float(row["sim_time_s"]) < last_s for row in told)
+    dispatches = run.of("dispatch")
+    assert {event["source"] for event in dispatches} == {"server"}
+    assert {event["cohort"] for event in dispatches} == {"c0", "c0.0", "c0.1"}
+
+
+def test_chains_of_one_are_a_star(lab: Lab) -> None:
+    """To the second and to the byte."""
+    config = chained(8, synchronous(4), 1, versions=8, at=[3])
+    chains = lab.run(config, out="chains")
+    del config["federation"]["structure"]["inside"]
+    star = lab.run(config, out="star")
+    assert chains.table("versions") == star.table("versions")
+    columns = ("cohort", "version", "dispatched_s", "uploaded_s", "bytes_up", "outcome")
+    tasks = [Counter(tuple(row[column] for column in columns) for row in run.table("updates"))
+             for run in (chains, star)]  # fmt: skip
+    assert tasks[0] == tasks[1]
+
+
+@pytest.mark.parametrize("stragglers", ["cancel", "finish"])
+def test_a_client_is_in_one_chain_at_a_time(lab: Lab, stragglers: str) -> None:
+    """Clients that come and go, more of them asked than are needed, a deadline: who is in a chain
+    is in no other one until its outcome is final, and every task has one outcome."""
+    pacing = {
+        **synchronous(8, over_commitment=1.5), "deadline": "50 s", "too_few": "proceed",
+        "stragglers": stragglers,
+    }  # fmt: skip
+    config = chained(24, pacing, 3, versions=24, at=[4])
+    config["system"]["devices"]["training"] = [5.0 + client for client in range(24)]
+    config["system"]["availability"] = {
+        "kind": "renewal", "horizon": "1 d", "at_end": "wrap",
+        "on": {"dist": "exponential", "mean": 90}, "off": {"dist": "exponential", "mean": 40},
+    }  # fmt: skip
+    structure = config["federation"]["structure"]
+    structure.update(window="10 s", inside=inside(3, absent={"kind": "skip", "timeout": "5 s"}))
+    run = lab.run(config)
+    ended = Counter(row["outcome"] for row in run.table("updates"))
+    assert {"reported", "dropped_training", "late"} <= set(ended)
+    assert sum(ended.values()) == len(run.of("dispatch"))
+    assert len(run.of("partition")) == 1
+    members: dict[int, list[int]] = {}
+    in_chains: set[int] = set()
+    for event in run.events:
+        if event["type"] == "superclients":
+            for number, clients in event["groups"].items():
+                assert len(clients) <= 3
+                assert in_chains.isdisjoint(clients), event
+                members[int(number)] = clients
+                in_chains.update(clients)
+        elif event["type"] == "chain_end":
+            assert set(event["provenance"]) <= set(members[event["chain"]])
+            in_chains.difference_update(members[event["chain"]])
+        elif event["type"] in ("check_in", "dispatch"):
+            client = int(event["entity"].removeprefix("client/"))
+            assert (client in in_chains) == (event["type"] == "dispatch"), event
+
+
+def test_superclients_in_cohorts_of_digits(lab: Lab) -> None:
+    """Members are told what they have done on their own: planted clusters are found through chains
+    of both, and the log has the events of both methods."""
+    config = on_digits({"kind": "logistic"}, synchronous(6), cohorts(inside=inside(3)))
+    config["system"]["devices"]["training"] = 5.0
+    run = lab.run(config)
+    (split,) = run.of("partition")
+    assert split["sides"] == [6, 6]
+    mixed = [event for event in run.of("superclients") if event["entity"] == "cohort/c0"]
+    told = [row for row in run.table("affinity") if row["cohort"] == "c0"]
+    assert len(told) == 3 * len(mixed) * 2
+    metrics = [float(row["value"]) for row in run.table("metrics")
+               if row["metric"] == "adjusted_rand_index"]  # fmt: skip
+    assert metrics[-1] == 1.0
+    assert set(uploads(run)) == {("", MODEL)}
+    assert {row["loss"] for row in run.table("clustering")} != {""}
+    assert len(run.of("chain")) == len(run.of("chain_end")) == len(run.table("chains"))

@@ -18,6 +18,11 @@ class Star(Section):
 
     kind: Literal["star"]
 
+    @property
+    def has_chains(self) -> bool:
+        """Whether clients train one after the other."""
+        return False
+
 
 class Grouping(Section):
     """A group takes clients while it holds fewer than ``min_samples`` and fewer than
@@ -159,6 +164,11 @@ class Superclients(Section):
     absent: Absent
     stand_in: Literal["random"] | None = None
 
+    @property
+    def has_chains(self) -> bool:
+        """Whether clients train one after the other."""
+        return True
+
     @model_validator(mode="after")
     def _knows_its_clients(self) -> Superclients:
         needs = not isinstance(self.grouping, RandomGrouping)
@@ -181,3 +191,22 @@ class Superclients(Section):
         if self.stand_in is not None and not needs:
             raise ValueError("stand_in: grouping 'random' needs none; leave it out")
         return self
+
+
+class RoundSuperclients(Section):
+    """FedSeq inside a cohort: the clients that a round asks are dealt at random into superclients
+    of at most ``size``, as equal as can be, for this round only. ``passes``, ``hop`` and ``absent``
+    as in superclients. Hops go by the server (``relay``), which so sees what each member has made
+    of the model that it was sent, and that is what clustering takes of a member (with several
+    passes, of its first turn). The budget counts clients: a round of n has ⌈n / size⌉ chains, and
+    its ``min_updates`` counts chains. All members of a chain are free when the chain is over."""
+
+    kind: Literal["superclients"]
+    size: Annotated[int, Field(ge=1, le=1_000_000)]
+    passes: Count = 1
+    hop: Literal["p2p", "relay"]
+    absent: Absent
+
+    def chains(self, clients: int) -> int:
+        """How many chains so many clients make."""
+        return -(-clients // self.size)
