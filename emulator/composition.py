@@ -309,10 +309,10 @@ class _Parts:
                 cohort.first_version = parent.version
                 cohort.kept, cohort.inherits = parent.kept, True
             structure: Structure = Star(tasks, learner, cohort.payload, cohort.pool, name)
-            if section.inside is not None:
+            if section.superclients is not None:
                 structure = cohort.superclients = RoundSuperclients(
-                    section.inside, self.scenario.seed, tasks, learner, cohort.payload, chains,
-                    name, cohort.pool, coordinator,
+                    section.superclients, self.scenario.seed, tasks, learner, cohort.payload,
+                    chains, name, cohort.pool, coordinator,
                 )  # fmt: skip
             pacing_of = self.first_pacing if parent is None else self.pacing
             cohort.start(structure, pacing_of(cohort))

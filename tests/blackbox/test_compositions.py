@@ -126,9 +126,9 @@ def test_half_a_model_by_every_hop(lab: Lab) -> None:
 # --- superclients in cohorts ----------------------------------------------------------------------
 
 
-def inside(size: int, **options: Any) -> Config:
+def chains_of(size: int, **options: Any) -> Config:
     absent = {"kind": "abort"}
-    return {"kind": "superclients", "size": size, "hop": "relay", "absent": absent, **options}
+    return {"size": size, "hop": "relay", "absent": absent, **options}
 
 
 def chained(
@@ -141,7 +141,7 @@ def chained(
     )  # fmt: skip
     config["task"]["planted"] = {"kind": "rotation", "clusters": 2}
     config["federation"]["structure"] = cohorts(
-        stand_in="planted", request_bytes=0, inside=inside(size)
+        stand_in="planted", request_bytes=0, superclients=chains_of(size)
     )
     config["federation"]["structure"]["clustering"]["partition"]["at"] = at
     return config
@@ -174,7 +174,7 @@ def test_chains_of_one_are_a_star(lab: Lab) -> None:
     """To the second and to the byte."""
     config = chained(8, synchronous(4), 1, versions=8, at=[3])
     chains = lab.run(config, out="chains")
-    del config["federation"]["structure"]["inside"]
+    del config["federation"]["structure"]["superclients"]
     star = lab.run(config, out="star")
     assert chains.table("versions") == star.table("versions")
     columns = ("cohort", "version", "dispatched_s", "uploaded_s", "bytes_up", "outcome")
@@ -198,7 +198,9 @@ def test_a_client_is_in_one_chain_at_a_time(lab: Lab, stragglers: str) -> None:
         "on": {"dist": "exponential", "mean": 90}, "off": {"dist": "exponential", "mean": 40},
     }  # fmt: skip
     structure = config["federation"]["structure"]
-    structure.update(window="10 s", inside=inside(3, absent={"kind": "skip", "timeout": "5 s"}))
+    structure.update(
+        window="10 s", superclients=chains_of(3, absent={"kind": "skip", "timeout": "5 s"})
+    )
     run = lab.run(config)
     ended = Counter(row["outcome"] for row in run.table("updates"))
     assert {"reported", "dropped_training", "late"} <= set(ended)
@@ -224,7 +226,7 @@ def test_a_client_is_in_one_chain_at_a_time(lab: Lab, stragglers: str) -> None:
 def test_superclients_in_cohorts_of_digits(lab: Lab) -> None:
     """Members are told what they have done on their own: planted clusters are found through chains
     of both, and the log has the events of both methods."""
-    config = on_digits({"kind": "logistic"}, synchronous(6), cohorts(inside=inside(3)))
+    config = on_digits({"kind": "logistic"}, synchronous(6), cohorts(superclients=chains_of(3)))
     config["system"]["devices"]["training"] = 5.0
     run = lab.run(config)
     (split,) = run.of("partition")

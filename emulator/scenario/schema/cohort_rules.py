@@ -38,15 +38,15 @@ def not_with_cohorts(scenario: Scenario) -> list[str]:
         wrong.append(
             "federation.pacing: 'fedseqinter' with structure 'cohorts': its models walk on for "
             "many chains before they are merged, and cohorts are found from what each client has "
-            "done since the last version; say synchronous, with structure.inside for superclients"
+            "done since the last version; say synchronous, with structure.superclients for chains"
         )
     if isinstance(pacing, Asynchronous):
         wrong.append(
             f"federation.pacing: '{pacing.kind}' with structure 'cohorts': cohorts are found from "
             "the updates of one version, which must be several; say synchronous or buffered"
         )
-    if structure.inside is not None:
-        wrong.extend(_inside(scenario, structure.inside))
+    if structure.superclients is not None:
+        wrong.extend(_with_chains(scenario, structure.superclients))
     if isinstance(pacing, Synchronous | Buffered):
         wrong.extend(_shares(structure, pacing, task.clients))
     if isinstance(pacing, Synchronous) and pacing.too_few != "wait" and structure.window == 0:
@@ -87,8 +87,8 @@ def _shares(structure: Cohorts, pacing: Synchronous | Buffered, clients: int) ->
         name, of_a_version = "participants", pacing.wanted(clients)
         least = of_a_version // auxo.max_cohorts
         of_one = f"{of_a_version} // {auxo.max_cohorts} = {least}"
-        if structure.inside is not None:
-            least = structure.inside.chains(max(1, least))
+        if structure.superclients is not None:
+            least = structure.superclients.chains(max(1, least))
             of_one = f"{least} chain{'s' * (least > 1)}, which are its"
         if pacing.min_updates > max(1, least):
             wrong.append(
@@ -134,21 +134,15 @@ def _methods(scenario: Scenario) -> list[str]:
     return wrong
 
 
-def _inside(scenario: Scenario, inside: RoundSuperclients) -> list[str]:
+def _with_chains(scenario: Scenario, section: RoundSuperclients) -> list[str]:
     """Superclients inside cohorts."""
-    federation, where = scenario.federation, "federation.structure.inside"
+    federation, where = scenario.federation, "federation.structure.superclients"
     pacing, payload = federation.pacing, federation.payload
     wrong = methods_without_chains(federation) + no_notice_at_deadlines(scenario)
-    if inside.hop != "relay":
-        wrong.append(
-            f"{where}.hop: '{inside.hop}' hands a model on without the server, which would see "
-            "what a whole chain has made of it, and cohorts are found from what each client does; "
-            "say relay"
-        )
     if isinstance(pacing, Buffered):
         wrong.append(
             f"{where}: superclients are formed of those who have checked in when a round begins, "
-            "and pacing 'buffered' has no rounds; say synchronous, or leave inside out"
+            "and pacing 'buffered' has no rounds; say synchronous, or leave them out"
         )
     if isinstance(payload, DivideAndConquer) and payload.alternate == "client_phase":
         wrong.append(
@@ -157,10 +151,10 @@ def _inside(scenario: Scenario, inside: RoundSuperclients) -> list[str]:
         )
     if isinstance(payload, DivideAndConquer) and payload.by_value and payload.prepass is not None:
         asked = payload.prepass.participants or scenario.task.clients
-        if inside.chains(asked) < 2:
+        if section.chains(asked) < 2:
             wrong.append(
                 f"federation.payload.prepass asks {asked} clients, which {where}.size, "
-                f"{inside.size}, makes one chain of, and the divergence compares two; ask more "
+                f"{section.size}, makes one chain of, and the divergence compares two; ask more "
                 "clients, or say a smaller size"
             )
     return wrong

@@ -147,14 +147,14 @@ class Cohorts(Section):
     A client checks in at the start of each of its sessions, and ``retry`` after it has become free:
     a request of ``request_bytes`` that takes its link's time. Who has taken part in a version is
     sent ``feedback_bytes``, at once or when it comes next. A round asks those who have checked in
-    ``window`` after it could begin (too_few: proceed or fail need one). ``inside``: the
-    clients of a round train in superclients, and not each alone. ``stand_in: planted``: with
+    ``window`` after it could begin (too_few: proceed or fail need one). With ``superclients`` the
+    clients of a round train in chains, and not each alone (FedSeq). ``stand_in: planted``: with
     --timing-only clusters are those of ``task.planted``.
     """
 
     kind: Literal["cohorts"]
     clustering: Auxo
-    inside: RoundSuperclients | None = None
+    superclients: RoundSuperclients | None = None
     retry: NonNegativeSeconds = 0.0
     window: NonNegativeSeconds = 0.0
     request_bytes: Whole = 16
@@ -164,4 +164,4 @@ class Cohorts(Section):
     @property
     def has_chains(self) -> bool:
         """Whether clients train one after the other."""
-        return self.inside is not None
+        return self.superclients is not None
