@@ -375,7 +375,7 @@ def build_method(scenario: Scenario, setting: Setting) -> Method:
         normalise=pacing.normalise if isinstance(pacing, schema.Buffered) else "weights",
         batch_norm=federation.batch_norm,
         tested_clients=tuple(np.flatnonzero(tested).tolist()),
-        chains=structure.has_chains,
+        chains=federation.has_chains,
         pretraining=learning_setting.pretraining(scenario),
         recipes=workload.recipes(scenario),
         layers=tuple(layer.name for layer in setting.profile.layers),

@@ -160,8 +160,3 @@ class Cohorts(Section):
     request_bytes: Whole = 16
     feedback_bytes: Whole = 16
     stand_in: Literal["planted"] | None = None
-
-    @property
-    def has_chains(self) -> bool:
-        """Whether clients train one after the other."""
-        return self.superclients is not None

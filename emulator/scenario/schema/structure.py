@@ -18,11 +18,6 @@ class Star(Section):
 
     kind: Literal["star"]
 
-    @property
-    def has_chains(self) -> bool:
-        """Whether clients train one after the other."""
-        return False
-
 
 class Grouping(Section):
     """A group takes clients while it holds fewer than ``min_samples`` and fewer than
@@ -163,11 +158,6 @@ class Superclients(Section):
     hop: Literal["p2p", "relay"]
     absent: Absent
     stand_in: Literal["random"] | None = None
-
-    @property
-    def has_chains(self) -> bool:
-        """Whether clients train one after the other."""
-        return True
 
     @model_validator(mode="after")
     def _knows_its_clients(self) -> Superclients:
