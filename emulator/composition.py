@@ -382,6 +382,7 @@ def build_method(scenario: Scenario, setting: Setting) -> Method:
         sketching=_sketching(scenario, setting),
         privacy=_privacy(scenario),
         rewards=_reward_rule(structure),
+        fine_tuning=workload.fine_tuning(scenario),
     )
 
 
@@ -430,4 +431,5 @@ def build_policy(scenario: Scenario) -> Policy:
         evaluate_clients=scenario.evaluation.clients,
         merged_by_superclients=isinstance(objective, schema.FedDyn)
         and objective.normaliser == "superclients",
+        personalizes=scenario.evaluation.personalization is not None,
     )

@@ -121,5 +121,10 @@ class Learner(Protocol):
         """(client, accuracy, loss, n) on each client's own test samples, or on those of these
         clients, computed now."""
 
+    def personalize(
+        self, server: Any, states: Any, clients: Sequence[int] | None = None
+    ) -> list[tuple[int, float, float, int]]:
+        """The same of the model after each client has trained it on its own samples."""
+
     def values(self, operation_id: str) -> dict[str, Any]:
         """Small values of an operation that has run."""

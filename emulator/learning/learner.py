@@ -313,6 +313,50 @@ class Learner(Assigning):
                 found.append((client, correct / n, loss / n, int(n)))
         return found
 
+    def personalize(
+        self, server: Handle, states: Mapping[int, Handle], clients: Sequence[int] | None = None
+    ) -> list[tuple[int, float, float, int]]:
+        """As :meth:`evaluate_clients`, of the model that each client has made its own by training
+        on its samples as ``Method.fine_tuning`` says (FTFA, Cheng et al. 2021). Its mini-batches
+        come from a stream of their own: that of no visit."""
+        method, found = self._method, list[tuple[int, float, float, int]]()
+        if self._learning is None:
+            return found
+        assert method.fine_tuning is not None
+        local = method.batch_norm == "local"
+        tested = sorted(set(method.tested_clients).intersection(
+            method.tested_clients if clients is None else clients
+        ))  # fmt: skip
+        for first in range(0, len(tested), CLIENTS_SHARD):
+            shard, wanted = tested[first : first + CLIENTS_SHARD], list[Operation]()
+            for client in shard:
+                state = states.get(client) if local else None
+                config = TrainConfig(
+                    client, (), method.seed, method.fine_tuning, {"kind": "plain"}, ("model",),
+                    method.batch_norm,
+                )  # fmt: skip
+                operation_id = identity(
+                    "personalize", server.id, state.id if state else "", client, method.seed,
+                    repr(method.fine_tuning), repr(method.batch_norm),
+                )  # fmt: skip
+                names = ("update", "state") if local else ("update",)
+                trained, *after = self._handles(
+                    "personalize", operation_id, (server, state), config, names
+                )
+                # Frozen statistics stay the server's.
+                own = after or ([server] if method.batch_norm == "freeze" else [])
+                measured = EvaluateClientsConfig((client,))
+                tested_id = identity("evaluate personalized", operation_id)
+                wanted.append(
+                    Operation("evaluate_clients", tested_id, (trained, *own), measured)
+                )  # fmt: skip
+            self._force([o for o in wanted if self._learning.memo.value(o.id) is None])
+            for client, operation in zip(shard, wanted, strict=True):
+                sums = self.values(operation.id)
+                correct, loss, n = (sums[name][0] for name in ("correct", "loss", "n"))
+                found.append((client, correct / n, loss / n, int(n)))
+        return found
+
     # --- pre-training ---------------------------------------------------------------------
 
     def pretrain(self, client: int) -> tuple[Handle, ...]:

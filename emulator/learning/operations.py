@@ -460,6 +460,7 @@ _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] 
     "match": _found(matching.match_layer),
     "evaluate": _evaluate,
     "evaluate_clients": _evaluate_clients,
+    "personalize": _train,
     "pretrain": _found(pretraining.pretrain),
     "components": _found(pretraining.components),
     "similarity": _found(pretraining.similarity),

@@ -27,7 +27,8 @@ def on_digits(model: Config, pacing: Config, structure: Config, **federation: An
         model=model, client_test=0.2, planted={"kind": "label_permutation", "clusters": 2}
     )
     config["federation"].update(structure=structure, **federation)
-    config["evaluation"] = {"every": {"versions": 8}}
+    own = {"kind": "ftfa", "epochs": 2, "lr": 0.1}
+    config["evaluation"] = {"every": {"versions": 8}, "personalization": own}
     return config
 
 
@@ -49,6 +50,23 @@ def uploads(run: RunFiles) -> Counter[tuple[str, int]]:
     """(part, bytes up) of the updates that were reported."""
     return Counter((row.get("part", ""), int(row["bytes_up"])) for row in run.table("updates")
                    if row["outcome"] == "reported")  # fmt: skip
+
+
+def values(run: RunFiles, split: str) -> dict[str, tuple[str, float]]:
+    """(cohort, last accuracy) on a split, by entity."""
+    return {row["entity"]: (row["cohort"], float(row["value"])) for row in run.table("metrics")
+            if (row["split"], row["metric"]) == (split, "accuracy")}  # fmt: skip
+
+
+def personalized(run: RunFiles) -> None:
+    """Once the run is over each client has fine-tuned the model that it would be given, and it has
+    paid."""
+    found, before = values(run, "personalized"), values(run, "test")
+    assert set(found) == {"global", *(f"client/{client}" for client in range(12))}
+    for entity, (cohort, _) in values(run, "client").items():
+        assert found[entity][0] == cohort
+    assert found["global"][1] > before["global"][1]
+    assert [event["t"] for event in run.of("personalize")] == [run.of("stop")[0]["t"]]
 
 
 def whole_models(extra: int = 0) -> Callable[[RunFiles], None]:
@@ -98,6 +116,7 @@ def test_in_cohorts(lab: Lab, name: str, accuracies: dict[str, str]) -> None:
     assert {row["cohort"] for row in versions} == {"c0", "c0.0", "c0.1"}
     assert len(told) == sum(int(row["updates"]) for row in versions)
     check(run)
+    personalized(run)
     of_tasks = sum(int(row["bytes_down"]) + int(row["bytes_up"]) for row in run.table("updates"))
     in_all = sum(int(row["bytes"]) for row in run.table("clients"))
     assert in_all == of_tasks + 7 * len(run.of("check_in")) + 5 * len(told)
@@ -115,6 +134,7 @@ def test_half_a_model_by_every_hop(lab: Lab) -> None:
     }  # fmt: skip
     run = lab.run(on_digits(MLP, synchronous(2), structure, payload=DIVIDED))
     halves(run)
+    personalized(run)
     ends = run.of("chain_end")
     assert {event["how"] for event in ends} == {"uploaded"}
     assert sum(len(event["provenance"]) for event in ends) == len(run.of("dispatch"))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from emulator.federation.personalization import Served
 from emulator.federation.server import Pacing, Server, client_then_task
 from emulator.federation.structure import Contribution
 from emulator.federation.structure.cohorts.partition import Progress
@@ -103,6 +104,11 @@ class Cohort(Server):
         found = steps(taken)
         super().merge(taken, since_s)
         self.above.merged(self, found)
+
+    def served_at_home(self, homes: Sequence[str]) -> Served:
+        """Its model, for the clients whose cohort [clients] this is."""
+        clients = [client for client, home in enumerate(homes) if home == self.cohort]
+        return Served(self.cohort, self.version, self.pacing.model(), clients)
 
     def evaluate(self) -> None:
         """Measure the newest model on the clients of the cohort."""

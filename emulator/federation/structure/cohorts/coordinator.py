@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from emulator.federation.faults.outages import Outages
 from emulator.federation.pacing.buffered import BufferedPacing
+from emulator.federation.personalization import personalize
 from emulator.federation.policy import Policy
 from emulator.federation.server import check_books
 from emulator.federation.structure import Contribution
@@ -145,6 +146,10 @@ class Coordinator:
         if self._evaluated != (self.clock.now, self._newest()):
             self._evaluate_all()
         self.stopped = self.stopped or stopped
+        if self._policy.personalizes:
+            homes = [self.home(client) for client in range(self.population.clients)]
+            served = [cohort.served_at_home(homes) for cohort in self.leaves]
+            personalize(self.tasks, self._learner, self.version, served, "coordinator")
         self.check()
         for cohort in self.cohorts.values():
             cohort.close_received()
