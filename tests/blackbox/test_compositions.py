@@ -204,9 +204,11 @@ def test_chains_of_one_are_a_star(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("stragglers", ["cancel", "finish"])
-def test_a_client_is_in_one_chain_at_a_time(lab: Lab, stragglers: str) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_client_is_in_one_chain_at_a_time(lab: Lab, stragglers: str, fails: bool) -> None:
     """Clients that come and go, more of them asked than are needed, a deadline: who is in a chain
-    is in no other one until its outcome is final, and every task has one outcome."""
+    is in no other one until its outcome is final, and every task has one outcome; so too where the
+    servers of cohorts die, and their chains with them."""
     pacing = {
         **synchronous(8, over_commitment=1.5), "deadline": "50 s", "too_few": "proceed",
         "stragglers": stragglers,
@@ -221,9 +223,13 @@ def test_a_client_is_in_one_chain_at_a_time(lab: Lab, stragglers: str) -> None:
     structure.update(
         window="10 s", superclients=chains_of(3, absent={"kind": "skip", "timeout": "5 s"})
     )
+    if fails:
+        failures = {"kind": "exponential", "mean": "3 min", "restart": "15 s"}
+        config["federation"]["faults"] = {"cohort_failures": failures}
     run = lab.run(config)
     ended = Counter(row["outcome"] for row in run.table("updates"))
     assert {"reported", "dropped_training", "late"} <= set(ended)
+    assert ("server_failed" in ended) == fails
     assert sum(ended.values()) == len(run.of("dispatch"))
     assert len(run.of("partition")) == 1
     members: dict[int, list[int]] = {}

@@ -147,7 +147,8 @@ class Coordinator:
             self._evaluate_all()
         self.stopped = self.stopped or stopped
         if self._policy.personalizes:
-            homes = [self.home(client) for client in range(self.population.clients)]
+            clients = range(self.population.clients)
+            homes = [self._records.home(client, self.tree) for client in clients]
             served = [cohort.served_at_home(homes) for cohort in self.leaves]
             personalize(self.tasks, self._learner, self.version, served, "coordinator")
         self.check()
