@@ -39,6 +39,8 @@ class Summary:
     """Exact numbers of one run, all from its files; None where the run has not written them.
 
     ``simulated_s`` is the manifest's for a run that ended, else the last instant in the tables.
+    ``personalized``: of the models that clients have fine-tuned once the run was over, the
+    accuracy over all samples and what else there is of it, by metric; empty where none were.
     ``versions`` are those of all ``cohorts`` that made some, of which there are none in most runs.
     Bytes and wasted device-seconds are sums over participations. ``wasted_share`` is out of all
     busy device-seconds; ``not_reported_share`` is out of the participations that are over, so
@@ -54,6 +56,7 @@ class Summary:
     evaluations: int
     final_accuracy: float | None
     best_accuracy: float | None
+    personalized: Mapping[str, float]
     time_to_target_s: Mapping[float, float | None]
     bytes_down: int
     bytes_up: int
@@ -89,6 +92,7 @@ def summarize(run: Run, targets: Sequence[float] = DEFAULT_TARGETS) -> Summary:
         evaluations=accuracy.size,
         final_accuracy=float(accuracy[-1]) if accuracy.size else None,
         best_accuracy=None if np.isnan(accuracy).all() else float(np.nanmax(accuracy)),
+        personalized=_personalized(run),
         time_to_target_s={target: time_to_accuracy(run, target).reached_s for target in targets},
         bytes_down=int(np.nansum(run.updates["bytes_down"])),
         bytes_up=int(np.nansum(run.updates["bytes_up"])),
@@ -125,6 +129,7 @@ def summary_table(summary: Summary) -> RichTable:
         ("evaluations", f"{summary.evaluations:,}"),
         ("final test accuracy", _accuracy_text(summary.final_accuracy)),
         ("best test accuracy", _accuracy_text(summary.best_accuracy)),
+        *_personalized_rows(summary.personalized),
         *(
             (f"time to {target_text(target)}", _reached_text(reached_s))
             for target, reached_s in summary.time_to_target_s.items()
@@ -158,6 +163,25 @@ def _count_outcomes(run: Run) -> dict[str, int]:
     found = dict(zip(names.tolist(), counts.tolist(), strict=True))
     ordered = [name for name in OUTCOME_ORDER if name in found]
     return {name: found[name] for name in ordered + sorted(found.keys() - set(ordered))}
+
+
+def _personalized(run: Run) -> dict[str, float]:
+    table = run.metrics
+    rows = (table["split"] == "personalized") & (table["entity"] == "global")
+    return dict(zip(table["metric"][rows].tolist(), table["value"][rows].tolist(), strict=True))
+
+
+def _personalized_rows(found: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Nobody has waited for it, so that it has no time."""
+    if "accuracy_mean" not in found:
+        return []
+    tenths = [percent_text(found[f"accuracy_{which}_tenth"], digits=1) for which in
+              ("worst", "best")]  # fmt: skip
+    return [
+        ("personalized accuracy", percent_text(found["accuracy"], digits=2)),
+        ("  of a client", f"{percent_text(found['accuracy_mean'], digits=2)} "
+                          f"(worst tenth {tenths[0]}, best {tenths[1]})"),
+    ]  # fmt: skip
 
 
 def _section(run: Run, key: str) -> dict[str, Any]:

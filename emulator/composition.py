@@ -3,6 +3,7 @@ the axes are put together."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from emulator.federation.payload.full import Full, Sizes, full
 from emulator.federation.payload.prepass import PrePass
 from emulator.federation.policy import Policy
 from emulator.federation.server import Server, Waits
+from emulator.federation.structure import Structure
 from emulator.federation.structure.clustered.assigned import Assigned
 from emulator.federation.structure.clustered.cfl import Cfl
 from emulator.federation.structure.clustered.fl_hc import FlHc
@@ -31,6 +33,7 @@ from emulator.federation.structure.cohorts.coordinator import Rules as CohortRul
 from emulator.federation.structure.cohorts.measures import Measures
 from emulator.federation.structure.cohorts.partition import Conditions, Progress
 from emulator.federation.structure.cohorts.pool import Pool
+from emulator.federation.structure.cohorts.superclients import RoundSuperclients
 from emulator.federation.structure.formation import Clients, Formation
 from emulator.federation.structure.formation import Cost as PretrainingCost
 from emulator.federation.structure.star import Star
@@ -200,7 +203,9 @@ class _Parts:
     def begin_in_superclients(self, server: Server, section: schema.Superclients) -> None:
         """Superclients are formed; then the pacing begins."""
         tasks, learner, payload = self.tasks, self.learner, server.payload
-        superclients = Superclients(section, self.scenario.seed, tasks, learner, payload)
+        numbers = itertools.count()
+        superclients = Superclients(section, self.scenario.seed, tasks, learner, payload, numbers)
+        tasks.on_finish = superclients.leave_in_flight
         superclients.on_free = server.somebody_is_free
         tasks.on_end = self.counting(payload.ended)
         first = self.first_pacing(server)
@@ -286,6 +291,7 @@ class _Parts:
     def cohorts(self, section: schema.Cohorts) -> Coordinator:
         """A coordinator with the first cohort."""
         tasks, learner, pacing = self.tasks, self.learner, self.scenario.federation.pacing
+        chains = itertools.count()
 
         def spawn(name: str, parent: Cohort | None) -> Cohort:
             if parent is None:
@@ -302,9 +308,20 @@ class _Parts:
                 cohort.state, cohort.version = parent.state, parent.version
                 cohort.first_version = parent.version
                 cohort.kept, cohort.inherits = parent.kept, True
-            star = Star(tasks, learner, cohort.payload, cohort.pool, name)
-            cohort.start(star, self.first_pacing(cohort) if parent is None else self.pacing(cohort))
+            structure: Structure = Star(tasks, learner, cohort.payload, cohort.pool, name)
+            if section.superclients is not None:
+                structure = cohort.superclients = RoundSuperclients(
+                    section.superclients, self.scenario.seed, tasks, learner, cohort.payload,
+                    chains, name, cohort.pool, coordinator,
+                )  # fmt: skip
+            pacing_of = self.first_pacing if parent is None else self.pacing
+            cohort.start(structure, pacing_of(cohort))
             return cohort
+
+        def leave_in_flight() -> None:
+            for cohort in coordinator.cohorts.values():
+                if cohort.superclients is not None:
+                    cohort.superclients.leave_in_flight()
 
         def asked_for(participants: int) -> int:
             if isinstance(pacing, schema.Synchronous):
@@ -335,6 +352,7 @@ class _Parts:
             spawn, self.on_evaluation,
         )  # fmt: skip
         tasks.on_end = self.counting(coordinator.ended)
+        tasks.on_finish = leave_in_flight
         coordinator.begin()
         return coordinator
 
@@ -357,13 +375,14 @@ def build_method(scenario: Scenario, setting: Setting) -> Method:
         normalise=pacing.normalise if isinstance(pacing, schema.Buffered) else "weights",
         batch_norm=federation.batch_norm,
         tested_clients=tuple(np.flatnonzero(tested).tolist()),
-        chains=isinstance(structure, schema.Superclients),
+        chains=federation.has_chains,
         pretraining=learning_setting.pretraining(scenario),
         recipes=workload.recipes(scenario),
         layers=tuple(layer.name for layer in setting.profile.layers),
         sketching=_sketching(scenario, setting),
         privacy=_privacy(scenario),
         rewards=_reward_rule(structure),
+        fine_tuning=workload.fine_tuning(scenario),
     )
 
 
@@ -412,4 +431,5 @@ def build_policy(scenario: Scenario) -> Policy:
         evaluate_clients=scenario.evaluation.clients,
         merged_by_superclients=isinstance(objective, schema.FedDyn)
         and objective.normaliser == "superclients",
+        personalizes=scenario.evaluation.personalization is not None,
     )

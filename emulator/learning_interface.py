@@ -107,18 +107,24 @@ class Learner(Protocol):
         """Accuracy, loss and n, computed now."""
 
     def affinity(
-        self, kept: Any, updates: Sequence[Any], clients: Sequence[int], known: Sequence[bool],
-        sides: Sequence[int], layers: tuple[str, ...] | None, *, inherits: bool,
+        self, kept: Any, updates: Sequence[Any], trainings: Sequence[Any],
+        clients: Sequence[int], known: Sequence[bool], sides: Sequence[int],
+        layers: tuple[str, ...] | None, *, inherits: bool,
     ) -> tuple[dict[str, Any], Any]:  # fmt: skip
-        """What the updates of a cohort's version tell of its participants, computed now, and a
-        handle of what the cohort keeps of that, in place of ``kept`` (of its parent, if it
-        ``inherits``)."""
+        """What the updates of a cohort's version, and the ``trainings`` behind them, tell of its
+        participants, computed now, and a handle of what the cohort keeps of that, in place of
+        ``kept`` (of its parent, if it ``inherits``)."""
 
     def evaluate_clients(
         self, server: Any, states: Any, clients: Sequence[int] | None = None
     ) -> list[tuple[int, float, float, int]]:
         """(client, accuracy, loss, n) on each client's own test samples, or on those of these
         clients, computed now."""
+
+    def personalize(
+        self, server: Any, states: Any, clients: Sequence[int] | None = None
+    ) -> list[tuple[int, float, float, int]]:
+        """The same of the model after each client has trained it on its own samples."""
 
     def values(self, operation_id: str) -> dict[str, Any]:
         """Small values of an operation that has run."""

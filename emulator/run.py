@@ -214,7 +214,7 @@ class _Attempt:
     def _replay(self) -> Manifest:
         directory, manifest = self.directory, self.manifest
         end_differs = manifest["finish_of"] != manifest["scenario_sha256"]
-        chains = isinstance(self.scenario.federation.structure, schema.Superclients)
+        chains = self.scenario.federation.has_chains
         parts = isinstance(self.scenario.federation.payload, schema.DivideAndConquer)
         cohorts = isinstance(self.scenario.federation.structure, schema.Cohorts)
         directory.open_tables(

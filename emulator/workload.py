@@ -120,7 +120,9 @@ def rates(scenario: Scenario) -> dict[str, str]:
     return {"first_layer": LOCAL_RATE, "retraining": again, "last_layer": last}
 
 
-def _local_of(local: schema.Local, phase: schema.Phase | schema.PrePass) -> schema.Local:
+def _local_of(
+    local: schema.Local, phase: schema.Phase | schema.PrePass | schema.Ftfa
+) -> schema.Local:
     """``local`` with the epochs and the rate of a phase."""
     optimizer = local.optimizer
     if phase.lr is not None:
@@ -134,6 +136,12 @@ def recipes(scenario: Scenario) -> dict[str, Recipe]:
     if isinstance(structure, schema.FlexCfl):
         return {COLD_START: recipe(cold_start_local(scenario.local, structure))}
     return {name: recipe(local) for name, local in phases(scenario).items()}
+
+
+def fine_tuning(scenario: Scenario) -> Recipe | None:
+    """How clients make the last model their own."""
+    section = scenario.evaluation.personalization
+    return None if section is None else recipe(_local_of(scenario.local, section))
 
 
 def build_payload(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Policy:
     """Times in simulated seconds. ``evaluate_every_hops`` counts superclients that walkers have
     left behind; ``merged_by_superclients`` takes FedDyn's h as a mean over superclients and not
-    over clients."""
+    over clients; ``personalizes``: clients fine-tune the last model once the run is over."""
 
     root_seed: int
     weights: str
@@ -25,3 +25,4 @@ class Policy:
     evaluate_every_hops: int | None
     evaluate_clients: str
     merged_by_superclients: bool
+    personalizes: bool

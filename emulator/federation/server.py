@@ -15,6 +15,7 @@ from simpy.events import Event
 
 from emulator.errors import InternalError, PolicyStop
 from emulator.federation.payload import Payload
+from emulator.federation.personalization import Served, personalize
 from emulator.federation.policy import Policy
 from emulator.federation.selection import Selector
 from emulator.federation.structure import Contribution, Structure, Trained, trained
@@ -141,6 +142,11 @@ class Server:
             self._turn += bool(found)
             chosen.extend(found)
         return chosen
+
+    def contributors(self, chosen: Sequence[int], wanted: int) -> tuple[list[int], int]:
+        """Who is asked in a round for which these have been chosen; and how many of them it waits
+        for, to have ``wanted`` of those who may be chosen."""
+        return sorted(chosen), wanted
 
     def somebody_comes(self) -> Event:
         """An event at the next check-in, or when one that was at work becomes free."""
@@ -366,10 +372,16 @@ class Server:
             self.stopped = self.stopped or stopped
         if self.policy.evaluate_clients == "at_end":
             self._evaluate_clients(model)
+        if self.policy.personalizes:
+            personalize(self.tasks, self.learner, self.version, self.served(), self.entity)
         self.check()
         self.close_received()
         self.tasks.leave_in_flight()
         self.log("stop", reason=self.stopped or "sim_time", version=self.version)
+
+    def served(self) -> list[Served]:
+        """The models that the run ends with, and who is given which."""
+        return [Served(self.cohort, self.version, self.pacing.model())]
 
     def close_received(self) -> None:
         """What has come is reported, though no version will be made of it."""

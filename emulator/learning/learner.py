@@ -226,13 +226,14 @@ class Learner(Assigning):
         return self._value_of("divergence", operation_id, (server, *updates), config)
 
     def affinity(
-        self, kept: Handle | None, updates: Sequence[Handle], clients: Sequence[int],
-        known: Sequence[bool], sides: Sequence[int], layers: tuple[str, ...] | None, *,
-        inherits: bool,
+        self, kept: Handle | None, updates: Sequence[Handle], trainings: Sequence[Handle],
+        clients: Sequence[int], known: Sequence[bool], sides: Sequence[int],
+        layers: tuple[str, ...] | None, *, inherits: bool,
     ) -> tuple[Values, Handle]:  # fmt: skip
         """What the updates of a cohort's version tell of its participants, computed now: see
-        ``clustering.affinity``; beside it their ``losses``, of training. The handle is what the
-        cohort keeps in place of ``kept``, which is its parent's if it ``inherits``."""
+        ``clustering.affinity``; beside it the ``losses`` of the ``trainings`` behind them. The
+        handle is what the cohort keeps in place of ``kept``, which is its parent's if it
+        ``inherits``."""
         method = self._method
         assert method.sketching is not None
         assert method.rewards is not None
@@ -247,7 +248,7 @@ class Learner(Assigning):
         (after,) = self._handles("affinity", operation_id, (kept, *updates), config, ("kept",))
         self._force_values([after])
         values = self.values(operation_id)
-        return {**values, "losses": [self._loss_of(update) for update in updates]}, after
+        return {**values, "losses": [self._loss_of(training) for training in trainings]}, after
 
     def _loss_of(self, update: Handle) -> float | None:
         """The mean training loss behind an update; None behind several trainings, and where
@@ -309,6 +310,50 @@ class Learner(Assigning):
             for client, correct, loss, n in zip(
                 shard.config.clients, sums["correct"], sums["loss"], sums["n"], strict=True
             ):
+                found.append((client, correct / n, loss / n, int(n)))
+        return found
+
+    def personalize(
+        self, server: Handle, states: Mapping[int, Handle], clients: Sequence[int] | None = None
+    ) -> list[tuple[int, float, float, int]]:
+        """As :meth:`evaluate_clients`, of the model that each client has made its own by training
+        on its samples as ``Method.fine_tuning`` says (FTFA, Cheng et al. 2021). Its mini-batches
+        come from a stream of their own: that of no visit."""
+        method, found = self._method, list[tuple[int, float, float, int]]()
+        if self._learning is None:
+            return found
+        assert method.fine_tuning is not None
+        local = method.batch_norm == "local"
+        tested = sorted(set(method.tested_clients).intersection(
+            method.tested_clients if clients is None else clients
+        ))  # fmt: skip
+        for first in range(0, len(tested), CLIENTS_SHARD):
+            shard, wanted = tested[first : first + CLIENTS_SHARD], list[Operation]()
+            for client in shard:
+                state = states.get(client) if local else None
+                config = TrainConfig(
+                    client, (), method.seed, method.fine_tuning, {"kind": "plain"}, ("model",),
+                    method.batch_norm,
+                )  # fmt: skip
+                operation_id = identity(
+                    "personalize", server.id, state.id if state else "", client, method.seed,
+                    repr(method.fine_tuning), repr(method.batch_norm),
+                )  # fmt: skip
+                names = ("update", "state") if local else ("update",)
+                trained, *after = self._handles(
+                    "personalize", operation_id, (server, state), config, names
+                )
+                # Frozen statistics stay the server's.
+                own = after or ([server] if method.batch_norm == "freeze" else [])
+                measured = EvaluateClientsConfig((client,))
+                tested_id = identity("evaluate personalized", operation_id)
+                wanted.append(
+                    Operation("evaluate_clients", tested_id, (trained, *own), measured)
+                )  # fmt: skip
+            self._force([o for o in wanted if self._learning.memo.value(o.id) is None])
+            for client, operation in zip(shard, wanted, strict=True):
+                sums = self.values(operation.id)
+                correct, loss, n = (sums[name][0] for name in ("correct", "loss", "n"))
                 found.append((client, correct / n, loss / n, int(n)))
         return found
 

@@ -23,9 +23,9 @@ class Method:
     (content and partition); ``batch_norm`` as in :class:`TrainConfig`; ``tested_clients`` have
     samples of their own to be tested on. ``chains``: a trained model goes on to another client;
     ``pretraining`` is what superclients are formed by. ``recipes`` are those of parts, by name;
-    ``layers`` the model's, in forward order. ``sketching`` and
-    ``rewards`` are what cohorts go by. ``privacy`` is that of each update, of a chain's where
-    there are ``chains``.
+    ``layers`` the model's, in forward order. ``sketching`` and ``rewards`` are what cohorts go by.
+    ``privacy`` is that of each update, of a chain's where there are ``chains``; ``fine_tuning`` is
+    what makes the model a client's own once the run is over.
     """
 
     root: str
@@ -45,3 +45,4 @@ class Method:
     sketching: Sketching | None = None
     rewards: RewardRule | None = None
     privacy: Privacy | None = None
+    fine_tuning: Recipe | None = None

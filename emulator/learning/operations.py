@@ -321,6 +321,8 @@ def _statistics_at_start(
     if config.batch_norm is None:
         raise InternalError("a model with batch normalization needs a choice of batch_norm")
     source = state if config.batch_norm == "local" and state is not None else server
+    if config.batch_norm == "freeze":  # what a client hands on in a chain comes without them
+        source = layout.initial_statistics
     return {name: source[name] for name in layout.initial_statistics}
 
 
@@ -460,6 +462,7 @@ _KINDS: dict[str, Callable[[Workbench, Any, Sequence[Tensors | None]], Result]] 
     "match": _found(matching.match_layer),
     "evaluate": _evaluate,
     "evaluate_clients": _evaluate_clients,
+    "personalize": _train,
     "pretrain": _found(pretraining.pretrain),
     "components": _found(pretraining.components),
     "similarity": _found(pretraining.similarity),

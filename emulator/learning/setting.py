@@ -163,10 +163,12 @@ def build(scenario: Scenario) -> Setting:
         planted = planted_clusters(task.clients, task.planted.clusters, seed)
     parts, client_test = _split(task, dataset, planted, seed)
     if task.planted is not None and planted is not None:
-        everything = parts
+        everything, tested = parts, list[NDArray[np.int64]]()
         if client_test is not None and client_test.split == "train":
             everything = [np.concatenate(p) for p in zip(parts, client_test.indices, strict=True)]
-        dataset = plant(dataset, task.planted.model_dump(), everything, planted, seed)
+        elif client_test is not None:
+            tested = client_test.indices
+        dataset = plant(dataset, task.planted.model_dump(), everything, planted, seed, tested)
     dataset = corrupt(dataset, parts, scenario)
     samples = np.array([len(part) for part in parts], dtype=np.int64)
     model = _initialized(model_spec, dataset.input_shape, dataset.classes, seed)

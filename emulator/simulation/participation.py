@@ -76,7 +76,8 @@ class Participation:
     of a training that is chosen only once it has reported. ``plan`` is the payload's, ``moved``
     says that others have trained the model before. Where it
     travels in parts, ``cross_staleness`` counts the versions of the part that was frozen, and
-    ``lent_pieces`` takes apart ``lent_bytes``.
+    ``lent_pieces`` takes apart ``lent_bytes``. ``step`` is a handle of what it has made of the
+    model that it was sent, where that is another one than ``update``.
 
     A task in a chain of clients may be without a server at either end. ``source`` is the client
     that the model comes from: another, whose link and seconds are lent by its own task
@@ -93,6 +94,7 @@ class Participation:
     plan: Any = None
     state_before: Any = None
     moved = False
+    step: Any = None
     cross_staleness: int | None = None
     lent_pieces: tuple[int, ...] = ()
     chain: int | None = None

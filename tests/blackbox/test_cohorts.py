@@ -272,12 +272,19 @@ execution: {executor: EXECUTOR}
 PACINGS = {
     "rounds": "{kind: synchronous, participants: 9, deadline: none}",
     "buffers": "{kind: buffered, in_flight: 9, buffer: 6}",
+    "chains": "{kind: synchronous, participants: 9, deadline: none}",
 }
+
+
+CHAINS = "{size: 2, passes: 2, hop: relay, absent: {kind: swap, timeout: 10 min}}"
 
 
 def write_scenario(folder: Path, pacing: str, executor: str) -> Path:
     path = folder / f"{pacing}-{executor}.yaml"
-    path.write_text(SCENARIO.replace("PACING", PACINGS[pacing]).replace("EXECUTOR", executor))
+    text = SCENARIO.replace("PACING", PACINGS[pacing]).replace("EXECUTOR", executor)
+    if pacing == "chains":
+        text = text.replace("    retry:", f"    superclients: {CHAINS}\n    retry:")
+    path.write_text(text)
     return path
 
 

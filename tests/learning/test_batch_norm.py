@@ -176,6 +176,12 @@ def test_freeze_keeps_those_of_the_initial_model() -> None:
     torch.testing.assert_close(outputs["update"]["delta"], expected)
     after = aggregate(bench, server, [outputs["update"]], [1.0])
     assert torch.equal(after["statistics"], server["statistics"])
+    # In a chain the next client begins at what this one has made, by the same statistics.
+    handed_on = train_on(bench, server, 1, "freeze", uploads=("model",))["update"]
+    assert set(handed_on) == {"model"}
+    following = train_on(bench, handed_on, 0, "freeze")["update"]
+    whole = {**handed_on, **{name: server[name] for name in ("statistics", "counts")}}
+    assert torch.equal(following["delta"], train_on(bench, whole, 0, "freeze")["update"]["delta"])
 
 
 @pytest.mark.parametrize("choice", CHOICES)

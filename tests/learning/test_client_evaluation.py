@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.functional import cross_entropy
 
 from emulator.errors import ScenarioError
 from emulator.learning import setting as settings
+from emulator.random_streams import generator
 from emulator.run import Options, run
 from emulator.scenario import load_scenario
 
@@ -94,9 +96,13 @@ def test_every_client_is_measured_on_its_own_samples(tmp_path: Path) -> None:
     assert versions == {"0", "3", "6"}
 
 
+FTFA = "at_end, personalization: {kind: ftfa, epochs: 2, lr: 0.05}"
+ONCE = "at_end, personalization: {kind: ftfa, lr: 0.01}"
+
+
 def test_at_the_end_only_and_the_same_in_worker_processes(tmp_path: Path) -> None:
-    here = ran(tmp_path / "a", "at_end")
-    there = ran(tmp_path / "b", "at_end", executor="processes")
+    here = ran(tmp_path / "a", FTFA)
+    there = ran(tmp_path / "b", FTFA, executor="processes")
     assert (here / "metrics.csv").read_text() == (there / "metrics.csv").read_text()
     assert (here / "clients.csv").read_text() == (there / "clients.csv").read_text()
     versions = {row["version"] for row in rows(here / "metrics.csv") if row["split"] == "client"}
@@ -104,20 +110,77 @@ def test_at_the_end_only_and_the_same_in_worker_processes(tmp_path: Path) -> Non
 
 
 def test_clients_with_their_own_statistics_are_tested_with_them(tmp_path: Path) -> None:
-    local = ran(tmp_path / "a", "at_end", model="{kind: resnet8}", batch_norm="batch_norm: local")
+    local = ran(tmp_path / "a", ONCE, model="{kind: resnet8}", batch_norm="batch_norm: local")
     own = {r["client"]: r for r in rows(local / "clients.csv")}
     trained = [r for r in own.values() if int(r["reported"]) and r["accuracy"]]
     never = [r for r in own.values() if not int(r["reported"]) and r["accuracy"]]
     assert trained
     assert never  # they are tested with the statistics that the model began with
-    frozen = ran(tmp_path / "b", "at_end", model="{kind: resnet8}", batch_norm="batch_norm: freeze")
+    frozen = ran(tmp_path / "b", ONCE, model="{kind: resnet8}", batch_norm="batch_norm: freeze")
+    for out in (local, frozen):
+        found = [row for row in rows(out / "metrics.csv") if row["split"] == "personalized"]
+        assert len(found) == 2 * len(trained + never) + 6
+        assert all(np.isfinite(float(row["value"])) for row in found)
     assert (frozen / "metrics.csv").read_text() != (local / "metrics.csv").read_text()
 
 
-def test_nothing_to_test_clients_on_is_refused(tmp_path: Path) -> None:
+def test_a_client_makes_the_last_model_its_own(tmp_path: Path) -> None:
+    """FTFA by hand: two epochs of mini-batches of 10 from the model that was saved, in the order of
+    the client's own stream. Nobody waits for it, and nothing is sent."""
+    out, without = ran(tmp_path / "a", FTFA), ran(tmp_path / "b", "at_end")
+    scenario, _ = load_scenario(tmp_path / "a" / "scenario.yaml")
+    setting = settings.build(scenario)
+    assert setting.dataset is not None
+    assert setting.client_test is not None
+    last = load_file(out / "model.safetensors")
+    names = sorted(last, key=lambda name: last[name].dim())
+    train_x = torch.from_numpy(setting.dataset.train_x).flatten(1)
+    train_y = torch.from_numpy(setting.dataset.train_y)
+    found = {(row["entity"], row["metric"]): float(row["value"])
+             for row in rows(out / "metrics.csv") if row["split"] == "personalized"}  # fmt: skip
+    accuracies, correct, tested = [], 0.0, 0
+    for client, own in enumerate(setting.client_test.indices):
+        if not len(own):
+            assert (f"client/{client}", "accuracy") not in found
+            continue
+        bias, weight = (last[name].clone().requires_grad_() for name in names)
+        mine, rng = setting.partition[client], generator(scenario.seed, "training", client)
+        for _ in range(2):
+            order = mine[rng.permutation(len(mine))]
+            for start in range(0, len(order), 10):
+                batch = order[start : start + 10]
+                loss = cross_entropy(train_x[batch] @ weight.T + bias, train_y[batch])
+                gradients = torch.autograd.grad(loss, (bias, weight))
+                with torch.no_grad():
+                    for parameter, gradient in zip((bias, weight), gradients, strict=True):
+                        parameter -= 0.05 * gradient
+        with torch.no_grad():
+            logits = train_x[own] @ weight.T + bias
+        assert found[f"client/{client}", "loss"] == pytest.approx(
+            float(cross_entropy(logits, train_y[own])), rel=1e-4
+        )
+        right = int((logits.argmax(1) == train_y[own]).sum())
+        accuracies.append(right / len(own))
+        assert found[f"client/{client}", "accuracy"] == pytest.approx(accuracies[-1])
+        correct, tested = correct + right, tested + len(own)
+    assert found["global", "accuracy"] == pytest.approx(correct / tested)
+    assert found["global", "accuracy_mean"] == pytest.approx(np.mean(accuracies))
+    assert found["global", "accuracy_variance"] == pytest.approx(np.var(accuracies))
+    assert found["global", "accuracy_worst_tenth"] == pytest.approx(min(accuracies))
+    assert found["global", "accuracy_best_tenth"] == pytest.approx(max(accuracies))
+    for name in ("updates.csv", "versions.csv", "clients.csv"):
+        assert (out / name).read_text() == (without / name).read_text()
+    log = (out / "events.jsonl").read_text().splitlines()
+    kept = [line for line in log if '"type":"personalize"' not in line]
+    assert len(kept) == len(log) - 1
+    assert kept == (without / "events.jsonl").read_text().splitlines()
+
+
+@pytest.mark.parametrize("wanted", ["always", "never, personalization: {kind: ftfa}"])
+def test_nothing_to_test_clients_on_is_refused(wanted: str, tmp_path: Path) -> None:
     path = tmp_path / "scenario.yaml"
-    text = SCENARIO.replace("  client_test: 0.25\n", "").replace("CLIENTS", "always")
+    text = SCENARIO.replace("  client_test: 0.25\n", "").replace("CLIENTS", wanted)
     text = text.replace("MODEL", "{kind: logistic}").replace("EXECUTOR", "inline")
     path.write_text(text.replace("BATCH_NORM", "on_nonfinite: drop"))
-    with pytest.raises(ScenarioError, match=r"evaluation\.clients.*client_test"):
+    with pytest.raises(ScenarioError, match=r"evaluation\.(clients|personal).*client_test"):
         load_scenario(path)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from test_setting import DIGITS, setting
+from test_setting import DIGITS, hapt, setting
 
 from emulator.errors import ScenarioError
 from emulator.learning.datasets import Dataset
@@ -343,6 +343,23 @@ def test_samples_set_aside_are_changed_as_their_clients_are(tmp_path: Path) -> N
     assert {len(found) for found in names.values()} == {1}
     assert any(found != {place[1]} for place, found in names.items())
     assert all(found == {place[1]} for place, found in names.items() if place[0] == 0)
+
+
+def test_what_natural_clients_are_tested_on_is_changed_as_they_are(tmp_path: Path) -> None:
+    """Three people of a cluster each: a class has one name for what each of them holds."""
+    task = hapt(tmp_path)
+    before = setting(tmp_path, **task)
+    after = setting(tmp_path, **task, planted={"kind": "label_permutation", "clusters": 3})
+    assert before.dataset is not None
+    assert after.dataset is not None
+    assert after.client_test is not None
+    assert after.planted is not None
+    assert sorted(after.planted.tolist()) == [0, 1, 2]
+    assert [len(own) for own in after.client_test.indices] == [1, 2, 1]
+    for held, own in zip(after.partition, after.client_test.indices, strict=True):
+        learned = dict(zip(before.dataset.train_y[held], after.dataset.train_y[held], strict=True))
+        tested = dict(zip(before.dataset.test_y[own], after.dataset.test_y[own], strict=True))
+        assert tested == learned
 
 
 def test_declared_data_can_be_planted(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ class SynchronousPacing:
     def _one_round(self, number: int, wanted: int, asked: int) -> Generator[Event, Any, None]:
         """Round ``number``, which asks ``asked`` and waits for ``wanted``."""
         server, clock = self._server, self._server.clock
-        chosen = yield from self._recruit(asked)
+        chosen, wanted = server.contributors((yield from self._recruit(asked)), wanted)
         started_s = clock.now
         self._round = current = self._new_round(wanted)
         duration_s = self._deadline.of_round(number)
@@ -171,7 +171,7 @@ class SynchronousPacing:
         varying = {"deadline_s": duration_s} if self._deadline.varies else {}
         server.log("round", version=server.version, asked=len(chosen), **varying, **self._says)
         terms = server.terms(current.uploaded, current.lost)
-        tasks = [server.dispatch(client, terms) for client in sorted(chosen)]
+        tasks = [server.dispatch(contributor, terms) for contributor in chosen]
         self._begun = [c for c in self._begun if not c.closed] + tasks
         current.awaited.update(p.task for p in tasks if p.outcome is None)
         time_is_up = None

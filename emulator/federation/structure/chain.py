@@ -35,8 +35,9 @@ NEVER_AFTER_S = 10 * 365 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What all chains of a run have in common. ``order(superclient, visit, ring_pass)`` are the
-    members in the order of a pass, ``over(chain)`` hears that a chain is."""
+    """What all chains of a structure have in common. ``order(superclient, visit, ring_pass)`` are
+    the members in the order of a pass, ``over(chain)`` hears that a chain is. The server of a
+    ``cohort`` wants to know what each member has made of the model that it was sent."""
 
     tasks: Tasks
     learner: Learner
@@ -44,8 +45,9 @@ class Rules:
     relay: bool
     passes: int
     absent: Absent
-    order: Callable[[int, tuple[int, int], int], list[int]]
+    order: Callable[[int, tuple[int, ...], int], list[int]]
     over: Callable[[Chain], None]
+    cohort: str | None = None
 
 
 class Chain:
@@ -65,7 +67,7 @@ class Chain:
 
     def __init__(
         self, rules: Rules, task: int, superclient: int, version: int, base: Any,
-        visit: tuple[int, int], terms: Terms, walker: int | None = None,
+        visit: tuple[int, ...], terms: Terms, walker: int | None = None,
     ) -> None:  # fmt: skip
         self.task = task
         self.client = superclient
@@ -102,7 +104,8 @@ class Chain:
     # --- turns ----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._log("chain", version=self.version, **self._of_walker())
+        of_cohort = {} if self._rules.cohort is None else {"cohort": self._rules.cohort}
+        self._log("chain", version=self.version, **of_cohort, **self._of_walker())
         self._give_turn()
 
     def _give_turn(self) -> None:
@@ -169,12 +172,15 @@ class Chain:
         p = rules.tasks.make(client, self.version, update, state, work, terms, self.plan)
         p.chain, p.ring_pass, p.phase, p.uploads = self.task, self._ring_pass, phase, uploads
         p.source, p.sender, p.moved = source, sender, bool(self.records)
+        p.cohort = rules.cohort
         self._running = p
         rules.tasks.start(p)
 
     def _trained(self, p: Participation) -> None:
         """A member has trained and, where it was to, uploaded."""
-        if self.records:
+        if self._rules.cohort is not None:
+            p.step = self._rules.learner.chain_update(self.model, p.update)
+        elif self.records:
             self.records[-1].update = None  # superseded; what comes after it holds on to it
         self.records.append(p)
         self._running = None
@@ -337,7 +343,7 @@ class Chain:
         self.closed = True
         for p in self.records:
             p.outcome, p.staleness = self.outcome, self.staleness
-            p.cross_staleness = self.cross_staleness
+            p.cross_staleness, p.step = self.cross_staleness, None
             self._rules.tasks.close(p)
         self._rules.tasks.recorder.chain(self)
         self.update = self.base = self.model = None

@@ -6,6 +6,7 @@ from typing import Any
 
 from emulator.federation.payload import Payload
 from emulator.federation.selection import Candidates
+from emulator.federation.structure.cohorts.tree import place
 from emulator.federation.structure.visits import Visits
 from emulator.federation.tasks import Tasks
 from emulator.learning_interface import Learner
@@ -28,7 +29,7 @@ class Star:
         self._payload = payload
         self._visits = Visits(queueing=tasks.population.queueing)
         # Cohorts count versions alike, and no two trainings of a client share a stream.
-        self._place = () if cohort is None else tuple(map(int, cohort.split(".")[1:]))
+        self._place = () if cohort is None else place(cohort)
 
     def unreported(self, p: Participation) -> None:
         """A task has ended in something else than a report."""

@@ -3,13 +3,14 @@ chain. A superclient has one chain at a time, and may be asked when any of its m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.federation.payload import Payload
+from emulator.federation.selection import Candidates
 from emulator.federation.structure.chain import Chain, Rules
 from emulator.federation.structure.visits import Visits
 from emulator.federation.tasks import Tasks
@@ -21,31 +22,31 @@ from emulator.simulation.participation import Outcome, Terms
 
 class Superclients:
     """See the module; also the candidates of a selection. ``groups`` are there once they have
-    been formed (see ``formation``)."""
+    been formed (see ``formation``); chains are numbered by ``numbers``."""
 
     contributor = "superclient"
     few = False
     groups: list[list[int]]
 
     def __init__(
-        self, section: schema.Superclients, root_seed: int, tasks: Tasks, learner: Learner,
-        payload: Payload,
+        self, section: schema.Superclients | schema.RoundSuperclients, root_seed: int,
+        tasks: Tasks, learner: Learner, payload: Payload, numbers: Iterator[int],
+        cohort: str | None = None,
     ) -> None:  # fmt: skip
         self.at_work: dict[int, Chain] = {}
         self.on_free: Callable[[], None]
         """Hears that a superclient may be asked again."""
         self._tasks = tasks
         self._visits = Visits()
-        self._started = 0
+        self._numbers = numbers
         self._order_key = purpose_key(root_seed, "order of a chain")
         self._rules = Rules(
             tasks, learner, payload, section.hop == "relay", section.passes, section.absent,
-            self._order, self._over,
+            self._order, self._over, cohort,
         )  # fmt: skip
-        tasks.on_finish = self._leave_in_flight
 
     @property
-    def candidates(self) -> Superclients:
+    def candidates(self) -> Candidates:
         """Those who may be asked: the superclients themselves."""
         return self
 
@@ -73,11 +74,15 @@ class Superclients:
 
     # --- chains ---------------------------------------------------------------------------------
 
-    def _order(self, superclient: int, visit: tuple[int, int], ring_pass: int) -> list[int]:
+    def members(self, superclient: int) -> list[int]:
+        """The clients of a superclient."""
+        return self.groups[superclient]
+
+    def _order(self, superclient: int, visit: tuple[int, ...], ring_pass: int) -> list[int]:
         """The members in the order of a pass: by a random key a client, so that one more client
         leaves the order of the others as it is."""
-        key = bits(bits(self._order_key, *visit), ring_pass, 0)
-        return sorted(self.groups[superclient], key=lambda client: bits(key, client, 0))
+        key = bits(bits(self._order_key, visit[0], visit[1]), ring_pass, 0)
+        return sorted(self.members(superclient), key=lambda client: bits(key, client, 0))
 
     def dispatch(self, superclient: int, version: int, server: Any, terms: Terms) -> Chain:
         """A chain from the server's model."""
@@ -85,15 +90,19 @@ class Superclients:
         return self.begin(superclient, version, server, terms, visit)
 
     def begin(
-        self, superclient: int, version: int, base: Any, terms: Terms, visit: tuple[int, int],
+        self, superclient: int, version: int, base: Any, terms: Terms, visit: tuple[int, ...],
         walker: int | None = None,
     ) -> Chain:  # fmt: skip
         """A chain from the model ``base``, for a walker or for the server."""
-        chain = Chain(self._rules, self._started, superclient, version, base, visit, terms, walker)
-        self._started += 1
+        number = self._number(superclient)
+        chain = Chain(self._rules, number, superclient, version, base, visit, terms, walker)
         self.at_work[superclient] = chain
         chain.begin()
         return chain
+
+    def _number(self, superclient: int) -> int:
+        """That of the next chain."""
+        return next(self._numbers)
 
     def _over(self, chain: Chain) -> None:
         del self.at_work[chain.client]
@@ -120,7 +129,8 @@ class Superclients:
         if chain.walker is None:
             self._visits.lost(chain.client, chain.version)
 
-    def _leave_in_flight(self) -> None:
+    def leave_in_flight(self) -> None:
+        """The run is over: the records of chains that are not."""
         for chain in self.at_work.values():
             chain.outcome = Outcome.IN_FLIGHT
             self._tasks.recorder.chain(chain)

@@ -39,7 +39,7 @@ from emulator.learning.pretraining import PretrainConfig
 _KEPT = 4
 """How many received inputs a worker keeps."""
 
-_FOR_WORKERS = ("train", "pretrain", "evaluate", "evaluate_clients", "choose")
+_FOR_WORKERS = ("train", "pretrain", "personalize", "evaluate", "evaluate_clients", "choose")
 
 _AHEAD = 2
 """How many operations a worker holds, so that it never waits for this process."""

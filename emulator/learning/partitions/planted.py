@@ -2,7 +2,8 @@
 
 Rotations (Ghosh et al. 2020, IFCA), permuted labels (Sattler et al. 2021, CFL), affine shifts
 (Reisizadeh et al. 2020), groups of classes. Of the common test set every cluster gets an equal
-share, changed as its clients' samples are.
+share, changed as its clients' samples are; but natural clients have test samples of their own,
+which are of their cluster.
 """
 
 from __future__ import annotations
@@ -53,9 +54,11 @@ def by_label_group(
 
 
 def plant(
-    dataset: Dataset, options: Options, parts: Sequence[Indices], planted: Indices, seed: int
-) -> Dataset:
-    """The data set with each client's samples changed as its cluster's are."""
+    dataset: Dataset, options: Options, parts: Sequence[Indices], planted: Indices, seed: int,
+    tested: Sequence[Indices] = (),
+) -> Dataset:  # fmt: skip
+    """The data set with each client's samples changed as its cluster's are: training samples
+    ``parts``, and of the test set those that clients are ``tested`` on."""
     kind, clusters = options["kind"], options["clusters"]
     if kind == "label_groups":
         return dataset
@@ -64,6 +67,8 @@ def plant(
         train[part] = planted[client]
     rng = random_streams.generator(seed, "planted test samples")
     test = _dealt(len(dataset.test_y), clusters, rng)
+    for client, own in enumerate(tested):
+        test[own] = planted[client]
     if kind == "label_permutation":
         names = _permutations(dataset.classes, clusters, seed)
         return dataclasses.replace(

@@ -16,6 +16,11 @@ from emulator.scenario.schema.federation import (
     Synchronous,
 )
 from emulator.scenario.schema.payload import DivideAndConquer, DynamicSplit
+from emulator.scenario.schema.structure import RoundSuperclients
+from emulator.scenario.schema.superclient_rules import (
+    methods_without_chains,
+    no_notice_at_deadlines,
+)
 from emulator.scenario.schema.task import DeclaredData, Natural
 
 if TYPE_CHECKING:
@@ -29,11 +34,19 @@ def not_with_cohorts(scenario: Scenario) -> list[str]:
     if not isinstance(structure, Cohorts):
         return []
     wrong = _methods(scenario)
-    if isinstance(pacing, Asynchronous | FedSeqInter):
+    if isinstance(pacing, FedSeqInter):
+        wrong.append(
+            "federation.pacing: 'fedseqinter' with structure 'cohorts': its models walk on for "
+            "many chains before they are merged, and cohorts are found from what each client has "
+            "done since the last version; say synchronous, with structure.superclients for chains"
+        )
+    if isinstance(pacing, Asynchronous):
         wrong.append(
             f"federation.pacing: '{pacing.kind}' with structure 'cohorts': cohorts are found from "
             "the updates of one version, which must be several; say synchronous or buffered"
         )
+    if structure.superclients is not None:
+        wrong.extend(_with_chains(scenario, structure.superclients))
     if isinstance(pacing, Synchronous | Buffered):
         wrong.extend(_shares(structure, pacing, task.clients))
     if isinstance(pacing, Synchronous) and pacing.too_few != "wait" and structure.window == 0:
@@ -73,11 +86,14 @@ def _shares(structure: Cohorts, pacing: Synchronous | Buffered, clients: int) ->
     if isinstance(pacing, Synchronous):
         name, of_a_version = "participants", pacing.wanted(clients)
         least = of_a_version // auxo.max_cohorts
+        of_one = f"{of_a_version} // {auxo.max_cohorts} = {least}"
+        if structure.superclients is not None:
+            least = structure.superclients.chains(max(1, least))
+            of_one = f"{least} chain{'s' * (least > 1)}, which are its"
         if pacing.min_updates > max(1, least):
             wrong.append(
                 f"federation.pacing.min_updates is {pacing.min_updates}, and each of "
-                f"{auxo.max_cohorts} cohorts waits for {of_a_version} // {auxo.max_cohorts} = "
-                f"{least} updates: its rounds would all fail"
+                f"{auxo.max_cohorts} cohorts waits for {of_one} updates: its rounds would all fail"
             )
     else:
         name, of_a_version = "buffer", pacing.buffer
@@ -115,4 +131,30 @@ def _methods(scenario: Scenario) -> list[str]:
             "federation.payload.split: 'dynamic' with structure 'cohorts': each cohort would split "
             "its model elsewhere; say fixed, balanced_bytes, largest_jump or threshold"
         )
+    return wrong
+
+
+def _with_chains(scenario: Scenario, section: RoundSuperclients) -> list[str]:
+    """Superclients inside cohorts."""
+    federation, where = scenario.federation, "federation.structure.superclients"
+    pacing, payload = federation.pacing, federation.payload
+    wrong = methods_without_chains(federation) + no_notice_at_deadlines(scenario)
+    if isinstance(pacing, Buffered):
+        wrong.append(
+            f"{where}: superclients are formed of those who have checked in when a round begins, "
+            "and pacing 'buffered' has no rounds; say synchronous, or leave them out"
+        )
+    if isinstance(payload, DivideAndConquer) and payload.alternate == "client_phase":
+        wrong.append(
+            f"federation.payload.alternate: client_phase with {where}: superclients are formed "
+            "anew each round, and none would ever come to its second phase; say global_phase"
+        )
+    if isinstance(payload, DivideAndConquer) and payload.by_value and payload.prepass is not None:
+        asked = payload.prepass.participants or scenario.task.clients
+        if section.chains(asked) < 2:
+            wrong.append(
+                f"federation.payload.prepass asks {asked} clients, which {where}.size, "
+                f"{section.size}, makes one chain of, and the divergence compares two; ask more "
+                "clients, or say a smaller size"
+            )
     return wrong

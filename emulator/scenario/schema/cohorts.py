@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from emulator.scenario.schema.base import Count, Kind, NonNegative, Positive, Section, Whole
+from emulator.scenario.schema.structure import RoundSuperclients
 from emulator.scenario.units import NonNegativeSeconds
 
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -146,12 +147,14 @@ class Cohorts(Section):
     A client checks in at the start of each of its sessions, and ``retry`` after it has become free:
     a request of ``request_bytes`` that takes its link's time. Who has taken part in a version is
     sent ``feedback_bytes``, at once or when it comes next. A round asks those who have checked in
-    ``window`` after it could begin (too_few: proceed or fail need one). ``stand_in: planted``: with
+    ``window`` after it could begin (too_few: proceed or fail need one). With ``superclients`` the
+    clients of a round train in chains, and not each alone (FedSeq). ``stand_in: planted``: with
     --timing-only clusters are those of ``task.planted``.
     """
 
     kind: Literal["cohorts"]
     clustering: Auxo
+    superclients: RoundSuperclients | None = None
     retry: NonNegativeSeconds = 0.0
     window: NonNegativeSeconds = 0.0
     request_bytes: Whole = 16

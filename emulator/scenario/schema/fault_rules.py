@@ -113,6 +113,12 @@ def _not_private(federation: Federation) -> list[str]:
             f"{dp} with reports in structure 'flexcfl': the first task of a newcomer sends two "
             "updates, and is counted as one report; say sigma"
         )
+    if isinstance(structure, Cohorts) and structure.superclients is not None:
+        wrong.append(
+            f"{dp} with superclients in structure 'cohorts': the server sees what each member has "
+            "made of the model, and only what leaves the superclient is noised; leave superclients "
+            "out"
+        )
     if isinstance(structure, Superclients):
         if structure.hop == "relay":
             wrong.append(

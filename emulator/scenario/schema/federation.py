@@ -449,3 +449,10 @@ class Federation(Section):
     payload: Payload = FullPayload(kind="full")
     faults: Faults = Faults()
     on_nonfinite: Literal["drop", "stop"] = "drop"
+
+    @property
+    def has_chains(self) -> bool:
+        """Whether clients train one after the other."""
+        structure = self.structure
+        in_cohorts = isinstance(structure, Cohorts) and structure.superclients is not None
+        return in_cohorts or isinstance(structure, Superclients)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from emulator.scenario.schema.base import Count, Section
+from emulator.scenario.schema.base import Count, Positive, Section
 from emulator.scenario.schema.clustered import Clustered
 from emulator.scenario.schema.clustered_rules import not_with_clustered
 from emulator.scenario.schema.cohort_rules import not_with_cohorts
@@ -27,7 +27,7 @@ from emulator.scenario.schema.federation import (
 )
 from emulator.scenario.schema.local import Local
 from emulator.scenario.schema.payload_rules import not_with_divide_and_conquer, not_with_fedma
-from emulator.scenario.schema.structure import Star
+from emulator.scenario.schema.structure import Epochs, Star
 from emulator.scenario.schema.superclient_rules import not_with_superclients
 from emulator.scenario.schema.system import (
     Always,
@@ -95,6 +95,18 @@ def _one_measure(value: Any) -> Any:
     return value
 
 
+class Ftfa(Section):
+    """Fine-tuning a federated average (Cheng et al. 2021): once the run is over each client trains
+    the model that it would be given, the server's or its cohort's, for so many ``epochs`` on its
+    own training samples, with ``local``'s batch size and optimizer, at the rate ``lr`` if that is
+    given, and is tested on its own test samples. That takes no simulated time, bytes or device
+    time."""
+
+    kind: Literal["ftfa"]
+    epochs: Epochs = 1
+    lr: Positive | None = None
+
+
 class Evaluation(Section):
     """The global model on the test set: every so many versions, or so much simulated time.
 
@@ -107,6 +119,8 @@ class Evaluation(Section):
     Cohorts, and the models of ifca, cfl, fl_hc and flexcfl, are always measured on each client's
     own samples, by the one that serves it: of all clients (``test``), and of those that their
     cohorts know (``members``).
+    ``personalization``: what the last model is worth to each client that fine-tunes it
+    (``personalized``).
     """
 
     every: Annotated[
@@ -117,6 +131,7 @@ class Evaluation(Section):
         BeforeValidator(_one_measure),
     ]
     clients: Literal["never", "at_end", "always"] = "never"
+    personalization: Ftfa | None = None
 
 
 class Memo(Section):
@@ -182,13 +197,7 @@ def refuse_nonsense(scenario: Scenario) -> None:
             "system.drop_notice: at_deadline needs synchronous pacing with a deadline in every "
             "round: without one the server would wait for a lost client for ever"
         )
-    if scenario.evaluation.clients != "never" and not (
-        task.client_test is not None or isinstance(task.partition, Natural)
-    ):
-        wrong.append(
-            f"evaluation.clients: '{scenario.evaluation.clients}' needs samples that each client "
-            "is tested on; say task.client_test: 0.2, or take natural data with partition natural"
-        )
+    wrong.extend(_not_tested(scenario))
     if isinstance(pacing, Synchronous):
         wanted, asked = pacing.wanted(n), pacing.asked(n)
         if wanted > n:
@@ -296,6 +305,23 @@ BATCH_NORM_CHOICES = (
     "and are averaged), local (each client keeps its own) or freeze (those of the initial model "
     "are used, and stay)"
 )
+
+
+def _not_tested(scenario: Scenario) -> list[str]:
+    """What clients are measured on needs samples of their own."""
+    task, evaluation = scenario.task, scenario.evaluation
+    if task.client_test is not None or isinstance(task.partition, Natural):
+        return []
+    wanted = []
+    if evaluation.clients != "never":
+        wanted.append(f"clients: '{evaluation.clients}'")
+    if evaluation.personalization is not None:
+        wanted.append(f"personalization: '{evaluation.personalization.kind}'")
+    return [
+        f"evaluation.{what} needs samples that each client is tested on; say task.client_test: "
+        "0.2, or take natural data with partition natural"
+        for what in wanted
+    ]
 
 
 def _what_clients_keep(federation: Federation) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from emulator.scenario.schema.base import Count, Kind, Section
 from emulator.scenario.schema.local import Sgd
@@ -181,3 +181,30 @@ class Superclients(Section):
         if self.stand_in is not None and not needs:
             raise ValueError("stand_in: grouping 'random' needs none; leave it out")
         return self
+
+
+def _by_the_server(hop: object) -> object:
+    if hop == "p2p":
+        raise ValueError(
+            "'p2p' hands a model on without the server, which would see what a whole chain has "
+            "made of it, and cohorts are found from what each client does; say relay"
+        )
+    return hop
+
+
+class RoundSuperclients(Section):
+    """FedSeq inside a cohort: the clients that a round asks are dealt at random into superclients
+    of at most ``size``, as equal as can be, for this round only. ``passes``, ``hop`` and ``absent``
+    as in superclients. Hops go by the server (``relay``), which so sees what each member has made
+    of the model that it was sent, and that is what clustering takes of a member (with several
+    passes, of its first turn). The budget counts clients: a round of n has ⌈n / size⌉ chains, and
+    its ``min_updates`` counts chains. All members of a chain are free when the chain is over."""
+
+    size: Annotated[int, Field(ge=1, le=1_000_000)]
+    passes: Count = 1
+    hop: Annotated[Literal["relay"], BeforeValidator(_by_the_server)]
+    absent: Absent
+
+    def chains(self, clients: int) -> int:
+        """How many chains so many clients make."""
+        return -(-clients // self.size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from emulator.scenario.schema.cohorts import Cohorts
 from emulator.scenario.schema.federation import (
     AllSelection,
     Asynchronous,
@@ -29,14 +30,10 @@ def not_with_superclients(scenario: Scenario) -> list[str]:
     structure, pacing = federation.structure, federation.pacing
     if not isinstance(structure, Superclients):
         return _superclients_only(scenario)
-    wrong = _methods(federation)
+    wrong = methods_without_chains(federation)
     if isinstance(pacing, FedSeqInter):
         wrong.extend(_not_with_walkers(federation))
-    if scenario.system.drop_notice == "at_deadline":
-        wrong.append(
-            "system.drop_notice: at_deadline with structure 'superclients': a chain goes on only "
-            "once the server knows that a member is lost; say at_once or timeout"
-        )
+    wrong.extend(no_notice_at_deadlines(scenario))
     if structure.hop == "p2p" and isinstance(scenario.system.network, TopologyNetwork):
         wrong.append(
             "federation.structure.hop: p2p with network 'topology': the way from client to client "
@@ -61,7 +58,9 @@ def not_with_superclients(scenario: Scenario) -> list[str]:
 def _superclients_only(scenario: Scenario) -> list[str]:
     """What nothing but superclients can have."""
     federation, wrong = scenario.federation, list[str]()
-    if isinstance(federation.pacing, FedSeqInter):
+    # Cohorts refuse it with a reason of their own.
+    walks = isinstance(federation.pacing, FedSeqInter)
+    if walks and not isinstance(federation.structure, Cohorts):
         wrong.append(
             "federation.pacing: 'fedseqinter' sends models from superclient to superclient; say "
             "structure: {kind: superclients, …}"
@@ -73,7 +72,18 @@ def _superclients_only(scenario: Scenario) -> list[str]:
     return wrong
 
 
-def _methods(federation: Federation) -> list[str]:
+def no_notice_at_deadlines(scenario: Scenario) -> list[str]:
+    """A chain waits for each of its members."""
+    if scenario.system.drop_notice != "at_deadline":
+        return []
+    return [
+        "system.drop_notice: at_deadline with structure 'superclients': a chain goes on only "
+        "once the server knows that a member is lost; say at_once or timeout"
+    ]
+
+
+def methods_without_chains(federation: Federation) -> list[str]:
+    """What does not go with clients that train one after the other."""
     wrong = []
     if isinstance(federation.objective, Scaffold):
         wrong.append(

@@ -295,7 +295,7 @@ class Task(Section):
     natural clients have test samples of their own instead. ``exemplars``: so many test samples of
     each class are held out for FedSeq's approximator 'conf'; no method is evaluated on them.
     ``planted`` puts the clients into clusters whose data differ in a known way; each cluster has an
-    equal share of the test set."""
+    equal share of the test set, but for what natural clients have of it, which is of theirs."""
 
     dataset: Annotated[
         Digits

@@ -8,6 +8,7 @@ from typing import Any
 
 from simpy.events import Event
 
+from emulator.federation.personalization import Served
 from emulator.federation.server import Server, client_then_task
 from emulator.federation.structure import Contribution, Trained
 from emulator.federation.structure.clustered import Clustering, Models, Partition, Pass, Passes
@@ -188,6 +189,16 @@ class ClusteredServer(Server):
 
     def _evaluate_clients(self, model: Any) -> None:
         """Every evaluation does."""
+
+    def served(self) -> list[Served]:
+        """Every model with those that are at home there."""
+        if not self.learner.learns:
+            return []
+        homes = self.clustering.homes(self.state)
+        return [
+            Served(name, self.version, model, [c for c, home in enumerate(homes) if home == name])
+            for name, model in self.state.states.items()
+        ]
 
     def finish(self) -> None:
         """Close the books at the present instant: the last models are always evaluated."""

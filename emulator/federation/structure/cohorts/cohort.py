@@ -6,13 +6,38 @@ All cohorts share one population and one budget, of which each has an equal part
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from emulator.federation.personalization import Served
 from emulator.federation.server import Pacing, Server, client_then_task
 from emulator.federation.structure import Contribution
 from emulator.federation.structure.cohorts.partition import Progress
 from emulator.federation.structure.cohorts.pool import Pool
+from emulator.federation.structure.cohorts.superclients import RoundSuperclients
 from emulator.simulation.participation import Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one client has made of the model that it was sent: handles of the ``update`` and of the
+    ``training`` behind it. ``plan`` is the payload's."""
+
+    client: int
+    plan: Any
+    update: Any
+    training: Any
+
+
+def steps(taken: Sequence[Contribution]) -> list[Step]:
+    """Those behind these contributions, in canonical order: of a member of a chain that of its
+    first turn, which is the nearest to the server's model."""
+    found: list[Step] = []
+    for contribution in sorted(taken, key=client_then_task):
+        first = {p.client: p for p in reversed(contribution.records)}
+        for client, p in first.items():
+            found.append(Step(client, p.plan, p.update if p.step is None else p.step, p.update))
+    return sorted(found, key=lambda step: step.client)
 
 
 class Above(Protocol):
@@ -20,7 +45,7 @@ class Above(Protocol):
 
     def share(self, n: int) -> int: ...
 
-    def merged(self, cohort: Cohort, taken: Sequence[Contribution], updates: list[Any]) -> None: ...
+    def merged(self, cohort: Cohort, taken: Sequence[Step]) -> None: ...
 
     def evaluate(self, cohorts: Sequence[Cohort]) -> None: ...
 
@@ -46,6 +71,8 @@ class Cohort(Server):
     cohort: str
     pacing: FailingPacing
     pool: Pool
+    superclients: RoundSuperclients | None = None
+    """The structure, where clients train in chains."""
     progress: Progress
     above: Above
     born_s = 0.0
@@ -59,17 +86,29 @@ class Cohort(Server):
         """Of ``n`` clients at work in all cohorts those that are this one's."""
         return self.above.share(n)
 
+    def contributors(self, chosen: Sequence[int], wanted: int) -> tuple[list[int], int]:
+        """Those who are asked: the clients, or the superclients that they make."""
+        if self.superclients is None:
+            return super().contributors(chosen, wanted)
+        return self.superclients.form(chosen, wanted)
+
     def dispatch(self, contributor: int, terms: Terms) -> Any:
-        """Send the newest version to a client, which leaves the pool for it."""
-        self.pool.leave(contributor)
+        """Send the newest version to a client, which leaves the pool for it, or to a superclient,
+        whose members have left it."""
+        if self.superclients is None:
+            self.pool.leave(contributor)
         return super().dispatch(contributor, terms)
 
     def merge(self, taken: Sequence[Contribution], since_s: float) -> None:
         """Make the next version; then its participants hear what the coordinator makes of it."""
-        updates = {p.task: p.update for p in taken}
+        found = steps(taken)
         super().merge(taken, since_s)
-        ordered = sorted(taken, key=client_then_task)
-        self.above.merged(self, ordered, [updates[p.task] for p in ordered])
+        self.above.merged(self, found)
+
+    def served_at_home(self, homes: Sequence[str]) -> Served:
+        """Its model, for the clients whose cohort [clients] this is."""
+        clients = [client for client, home in enumerate(homes) if home == self.cohort]
+        return Served(self.cohort, self.version, self.pacing.model(), clients)
 
     def evaluate(self) -> None:
         """Measure the newest model on the clients of the cohort."""

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from emulator.federation.faults.outages import Outages
 from emulator.federation.pacing.buffered import BufferedPacing
+from emulator.federation.personalization import personalize
 from emulator.federation.policy import Policy
 from emulator.federation.server import check_books
 from emulator.federation.structure import Contribution
 from emulator.federation.structure.cohorts.affinity import Affinity, Exploration, Request
-from emulator.federation.structure.cohorts.cohort import Cohort
+from emulator.federation.structure.cohorts.cohort import Cohort, Step
 from emulator.federation.structure.cohorts.measures import Measured, Measures
 from emulator.federation.structure.cohorts.partition import Conditions, Quality, missing
 from emulator.federation.structure.cohorts.records import Records
@@ -94,6 +95,8 @@ class Coordinator:
         """How many clients each cohort was given last."""
         self._strikes: dict[int, int] = {}
         self._blacklisted: set[int] = set()
+        self.engaged: set[int] = set()
+        """Who is in a chain, whether its turn has come or not."""
         self._evaluated: tuple[float, list[str]] | None = None
         """When all models were measured last, and which."""
         self._measures = Measures(planted, learner, recorder, tasks)
@@ -143,6 +146,11 @@ class Coordinator:
         if self._evaluated != (self.clock.now, self._newest()):
             self._evaluate_all()
         self.stopped = self.stopped or stopped
+        if self._policy.personalizes:
+            clients = range(self.population.clients)
+            homes = [self._records.home(client, self.tree) for client in clients]
+            served = [cohort.served_at_home(homes) for cohort in self.leaves]
+            personalize(self.tasks, self._learner, self.version, served, "coordinator")
         self.check()
         for cohort in self.cohorts.values():
             cohort.close_received()
@@ -171,7 +179,7 @@ class Coordinator:
 
     def _comes(self, client: int) -> None:
         """A session starts, or the client has been free for long enough: it sends its request."""
-        if client in self._blacklisted or not self.population.available(client):
+        if client in self._blacklisted or not self._is_free(client):
             return
         if not self.outages.is_down:
             self._records.deliver(client)
@@ -186,10 +194,13 @@ class Coordinator:
         else:
             arrive()
 
+    def _is_free(self, client: int) -> bool:
+        return client not in self.engaged and self.population.available(client)
+
     def _arrives(self, client: int, n: int, request: Request) -> None:
         """A request is here: forward the client to the cohort that it asks for, or to the closest
         leaf under it."""
-        if not self.population.available(client) or self._records.check_ins(client) != n + 1:
+        if not self._is_free(client) or self._records.check_ins(client) != n + 1:
             return
         if self.outages.is_down:
             self.outages.ignore(client)
@@ -223,8 +234,9 @@ class Coordinator:
                     cohort.payload.forget(p.client)
 
     def _closed(self, p: Participation) -> None:
-        """A task's outcome is final: the client checks in again."""
-        self.check_in_again(p.client)
+        """A task's outcome is final: the client checks in again, unless it is in a chain."""
+        if p.chain is None:
+            self.check_in_again(p.client)
 
     def check_in_again(self, client: int) -> None:
         """Later, once the client has rested."""
@@ -238,9 +250,9 @@ class Coordinator:
 
     # --- feedback -------------------------------------------------------------------------------
 
-    def merged(self, cohort: Cohort, taken: Sequence[Contribution], updates: list[Any]) -> None:
+    def merged(self, cohort: Cohort, taken: Sequence[Step]) -> None:
         """``cohort`` has made a version: tell its participants what it has learned of them."""
-        found = self._found(cohort, taken, updates)
+        found = self._found(cohort, taken)
         progress, now = cohort.progress, self.clock.now
         leaves, single = tuple(self.tree.leaves), len(self.tree.leaves) == 1
         rows = []
@@ -267,9 +279,7 @@ class Coordinator:
         if not unmet and not self.stopped:
             self._split(cohort)
 
-    def _found(
-        self, cohort: Cohort, taken: Sequence[Contribution], updates: list[Any]
-    ) -> dict[str, Any]:
+    def _found(self, cohort: Cohort, taken: Sequence[Step]) -> dict[str, Any]:
         """What the updates tell; nothing before clustering has begun, or of too few."""
         n, auxo = len(taken), self._auxo
         nothing = {"rewards": [None] * n, "sides": [-1] * n, "margins": [1.0] * n, "spread": None,
@@ -287,8 +297,9 @@ class Coordinator:
         part = taken[0].plan.part
         layers = part.layers if part else None
         found, cohort.kept = self._learner.affinity(
-            cohort.kept, updates, clients, known, sides, layers, inherits=cohort.inherits
-        )
+            cohort.kept, [p.update for p in taken], [p.training for p in taken], clients, known,
+            sides, layers, inherits=cohort.inherits,
+        )  # fmt: skip
         cohort.inherits = False
         return found
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.federation.personalization import fairness
 from emulator.federation.tasks import Tasks
 from emulator.learning_interface import Learner
 from emulator.recording.recorder import Recorder
@@ -84,17 +85,8 @@ class Measures:
         return accuracy
 
     def _fairness(self, version: int) -> None:
-        values = np.sort([row[0] for row in self._newest.values()])
-        if not len(values):
-            return
-        tenth = max(1, len(values) // 10)
-        found = {
-            "accuracy_mean": values.mean(), "accuracy_variance": values.var(),
-            "accuracy_worst_tenth": values[:tenth].mean(),
-            "accuracy_best_tenth": values[-tenth:].mean(),
-        }  # fmt: skip
-        for metric, value in found.items():
-            self._metric(version, "client", metric, float(value), len(values))
+        for metric, value in fairness(row[0] for row in self._newest.values()).items():
+            self._metric(version, "client", metric, value, len(self._newest))
 
     def _agreement(self, version: int, homes: Sequence[str]) -> None:
         """The adjusted Rand index of cohorts and planted clusters, over the clients that have

@@ -21,6 +21,11 @@ def depth(cohort: str) -> int:
     return cohort.count(".")
 
 
+def place(cohort: str) -> tuple[int, ...]:
+    """The sides on the way from the root to ``cohort``, which name its random streams."""
+    return tuple(map(int, cohort.split(".")[1:]))
+
+
 def is_within(cohort: str, ancestor: str) -> bool:
     """Whether ``cohort`` is ``ancestor`` or lies below it."""
     return cohort == ancestor or cohort.startswith(f"{ancestor}.")
