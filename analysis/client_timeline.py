@@ -184,7 +184,8 @@ def plot_presence(runs: Run | Sequence[Run], ax: Axes | None = None) -> Axes:
     groups = group_runs(runs)
     first = [group.runs[0] for group in groups]
     if not any(run.updates["client"].size for run in first):
-        raise AnalysisError(f"nothing to plot: nobody took part ({first[0].directory})")
+        where = f" ({first[0].directory})" if first else ""
+        raise AnalysisError(f"nothing to plot: nobody took part{where}")
     axes = axes_for(ax)
     unit, unit_s = time_unit(max(run.simulated_s for run in first))
     handles, labels = list[Artist](), list[str]()

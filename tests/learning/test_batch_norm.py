@@ -262,7 +262,9 @@ def test_evaluation_by_running_statistics_and_by_batch() -> None:
         same = Workbench(
             bench.layout, bench.train_x, bench.train_y, bench.train_x[2:6], bench.train_y[2:6], []
         )
-        values = same.run("evaluate", EvaluateConfig(0, 4, by_batch=how), [server]).values
+        frozen = bench.layout.initial_statistics if choice == "freeze" else {}
+        model = {**server, **frozen}
+        values = same.run("evaluate", EvaluateConfig(0, 4, by_batch=how), [model]).values
         close(update["base_loss"], values["loss"] / 4)
 
 

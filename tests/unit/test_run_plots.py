@@ -191,10 +191,12 @@ def test_clients_at_work_by_hour_of_the_day(tmp_path: Path) -> None:
 
 # --- all of them ---------------------------------------------------------------------------------
 
+# Those of a comparison, and of one run with its event log, have tests of their own.
+OTHERS = {"plot_speed_ups", "plot_client_timeline"}
 PLOTS = [
     getattr(analysis, name)
     for name in analysis.__all__
-    if name.startswith("plot_") and name != "plot_speed_ups"
+    if name.startswith("plot_") and name not in OTHERS
 ]
 
 
