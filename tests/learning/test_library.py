@@ -26,6 +26,7 @@ ALL = [path for path in FILES if path not in SWEEPS]
 GROUPS = {  # folder: (base, what its files vary)
     "pacing": ("sync", {"pacing"}),
     "methods": ("fedavg", {"objective", "server_optimizer"}),
+    "auxo": ("fedyogi", {"objective", "server_optimizer", "structure"}),
 }
 PACINGS = sorted(path.stem for path in (SCENARIOS / "pacing").glob("*.yaml"))
 
