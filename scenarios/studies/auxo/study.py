@@ -6,6 +6,9 @@ The files of scenarios/auxo/ with --set, on phones that come and go. Parts, each
 ``PART.csv`` beside this file, one row a run:
 
 - ``comparison``: clusters by rotation, by label permutation and none at all; with and without Auxo.
+- ``optimizers``: the other server optimizers, with and without Auxo, on rotation.
+- ``ablations``: Auxo that splits early or late, begins to cluster late, or ends with two or eight
+  cohorts, on rotation.
 
 Runs that are finished are not run again, and one that was interrupted goes on.
 """
@@ -30,6 +33,17 @@ HERE = Path(__file__).resolve().parent
 SCENARIOS = HERE.parents[1] / "auxo"
 SEEDS = (1, 2, 3)
 METHODS = ("fedyogi", "fedyogi_auxo")
+
+OPTIMIZERS = ("fedavg", "fedprox", "qfedavg")
+CLUSTERING = "federation.structure.clustering"
+ABLATIONS = {
+    "splits from version 10": [f"{CLUSTERING}.partition.min_rounds=10"],
+    "splits from version 80": [f"{CLUSTERING}.partition.min_rounds=80"],
+    "clusters from version 10": [f"{CLUSTERING}.start_round=10"],
+    "clusters from version 40": [f"{CLUSTERING}.start_round=40"],
+    "two cohorts at most": [f"{CLUSTERING}.max_cohorts=2"],
+    "eight cohorts, made to": [f"{CLUSTERING}.partition={{at: [25, 35, 60]}}"],
+}
 
 Row = dict[str, object]
 
@@ -78,20 +92,45 @@ def comparison(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Ite
     """Beside the target of its kind, each run is measured by the level that FedYogi comes to with
     the same seed: its mean over the last five evaluations, which nobody has picked for being high.
     """
-    for seed in seeds:
-        for name, kind in KINDS.items():
-            level: float | None = None
-            for method in METHODS if kind.pays else METHODS[-1:]:
-                sets = [f"seed={seed}", f"task.planted={kind.planted}", *overrides]
-                found = done(out / f"{name}-{seed}-{method}", method, sets)
-                if level is None:
-                    level = float(on_members(found).value[-5:].mean())
-                yield {
-                    "heterogeneity": name, "seed": seed, "method": method,
-                    **measured(found), **until(found, kind.target, "target"),
-                    **until(found, level, "level"), "host_s": host_s(found),
-                    "command": command(method, sets),
-                }  # fmt: skip
+    lines = [(name, seed) for seed in seeds for name, kind in KINDS.items() if kind.pays]
+    lines += [(name, seed) for name, kind in KINDS.items() if not kind.pays for seed in seeds]
+    for name, seed in lines:
+        kind, level = KINDS[name], None
+        for method in METHODS if kind.pays else METHODS[-1:]:
+            sets = [f"seed={seed}", f"task.planted={kind.planted}", *overrides]
+            found = done(out / f"{name}-{seed}-{method}", method, sets)
+            if level is None:
+                level = float(on_members(found).value[-5:].mean())
+            yield {
+                "heterogeneity": name, "seed": seed, "method": method,
+                **measured(found), **until(found, kind.target, "target"),
+                **until(found, level, "level"), "host_s": host_s(found),
+                "command": command(method, sets),
+            }  # fmt: skip
+
+
+def optimizers(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Iterator[Row]:
+    for seed in seeds[:1]:
+        for name in OPTIMIZERS:
+            for method in (name, f"{name}_auxo"):
+                sets = [f"seed={seed}", *overrides]
+                found = done(out / f"{method}-{seed}", method, sets)
+                yield on_rotation(found, {"method": method, "seed": seed}, method, sets)
+
+
+def ablations(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Iterator[Row]:
+    for seed in seeds[:1]:
+        for number, (name, chosen) in enumerate(ABLATIONS.items()):
+            sets = [f"seed={seed}", *chosen, *overrides]
+            found = done(out / f"{number}-{seed}", METHODS[-1], sets)
+            yield on_rotation(found, {"auxo": name, "seed": seed}, METHODS[-1], sets)
+
+
+def on_rotation(found: Run, which: Row, scenario: str, overrides: Sequence[str]) -> Row:
+    return {
+        **which, **measured(found), **until(found, KINDS["rotation"].target, "target"),
+        "host_s": host_s(found), "command": command(scenario, overrides),
+    }  # fmt: skip
 
 
 def command(scenario: str, overrides: Sequence[str]) -> str:
@@ -155,7 +194,7 @@ def until(found: Run, target: float, name: str) -> Row:
     return {f"{name}{column}": value for column, value in columns.items()}
 
 
-PARTS = {"comparison": comparison}
+PARTS = {"comparison": comparison, "optimizers": optimizers, "ablations": ablations}
 
 
 if __name__ == "__main__":
