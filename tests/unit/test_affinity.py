@@ -199,11 +199,11 @@ def test_two_splits_at_once() -> None:
 
 
 def test_after_two_splits_the_leaf_that_it_has_not_seen_stays_behind_its_own() -> None:
-    """3 from c0.1.0, of which half is predicted for its sibling: neither keeps the 2 that both have
-    inherited."""
+    """3 from c0.1.0, of which half is predicted for its sibling: what both have inherited, 2 of
+    five rewards, moves towards it by 0.3."""
     affinity = remembering(c0=Record(1.0, trained=5, leaning=1, given=5))
     affinity.feedback("c0.1.0", 3.0, None, ("c0.0", "c0.1.0", "c0.1.1"), averaging=0.3)
-    assert rewards_of(affinity) == {"c0.0": 1.0, "c0.1.0": 3.0, "c0.1.1": 1.5}
+    assert rewards_of(affinity) == {"c0.0": 1.0, "c0.1.0": 3.0, "c0.1.1": 1.85}
 
 
 def test_the_reward_comes_after_what_is_inherited() -> None:

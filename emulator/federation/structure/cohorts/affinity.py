@@ -155,8 +155,8 @@ class Affinity:
     def _learn_of(self, leaves: Sequence[str]) -> None:
         """Records of the present ``leaves``: what has split hands its record on, the side that the
         client is on with one more reward and the trainings, the other without either. Of what has
-        split twice, all leaves on that side have one more reward, and the trainings none: in which
-        of them they would count is not known."""
+        split twice, all leaves on that side have one more reward, and none the trainings: for
+        which of them they were is not known."""
         known = self.records
         self.records = {}
         for leaf in leaves:
@@ -171,6 +171,7 @@ class Affinity:
                     side = came_from.side
                     if side is not None and is_within(leaf, f"{ancestor}.{side}"):
                         found.reward += 1.0
+                        found.given = came_from.given
                         if leaf == child(ancestor, side):
-                            found.trained, found.given = came_from.trained, came_from.given
+                            found.trained = came_from.trained
             self.records[leaf] = found
