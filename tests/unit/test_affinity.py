@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +12,6 @@ from emulator.federation.structure.cohorts.affinity import (
     Record,
     Request,
 )
-from emulator.scenario import schema
 
 NEVER, ALWAYS = Exploration(0.0, 1.0, 0.0), Exploration(1.0, 1.0, 1.0)
 TWO = ("c0.0", "c0.1")
@@ -260,21 +257,18 @@ def test_only_check_ins_with_a_choice_count() -> None:
 
 
 def test_who_is_sent_away_everywhere_else_asks_for_the_cohort_that_it_has_not_seen() -> None:
-    """−5 in three of four cohorts; by hand, the predictions for c0.1.1 are −5/3, −5/3 and −5/2, of
-    which the mean is −35/18. A reward without a least one, −32 from a cousin, would hide it."""
-    leaves = ("c0.0.0", "c0.0.1", "c0.1.0", "c0.1.1")
-    for least, chosen in ((-5.0, "c0.1.1"), (-32.0, "c0.1.0")):
-        affinity = Affinity()
-        for cohort, reward in (("c0.0.0", least), ("c0.0.1", least), ("c0.1.0", -5.0)):
-            affinity.feedback(cohort, reward, None, leaves, averaging=0.3)
-        assert affinity.request(NEVER, 0.5, 0.5).cohort == chosen
-        if least == -5.0:
-            assert affinity.records["c0.1.1"].reward == pytest.approx(-35 / 18)
-
-
-def test_the_least_reward_is_r0_below_zero_and_the_code_has_none() -> None:
-    assert schema.Auxo(kind="auxo", reward=3.0).least_reward == -3.0
-    assert schema.Auxo(kind="auxo", variant="code").least_reward == -math.inf
+    """However low it is predicted; and for the best that it knows once it has seen them all, or has
+    been welcome in one."""
+    records = {
+        "c0_0_0": Record(-1.0, trained=1), "c0_0_1": Record(-9.0, trained=0),
+        "c0_1_0": Record(-3.0, trained=2), "c0_1_1": Record(-8.0, trained=0),
+    }  # fmt: skip
+    assert remembering(**records).best(0.5) == "c0.1.1"
+    seen = {cohort: Record(record.reward, trained=1) for cohort, record in records.items()}
+    assert remembering(**seen).best(0.5) == "c0.0.0"
+    for welcome in (0.0, 0.5):
+        found = remembering(**{**records, "c0_1_0": Record(welcome, trained=2)})
+        assert found.best(0.5) == "c0.1.0"
 
 
 def test_a_request_says_what_the_client_knows_of_its_cohort() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -83,11 +82,10 @@ class Auxo(Section):
     not seen (``explore``: ExploreReward for unexplored cohorts only, or for all, to the letter);
     ``code``, as released: records at the server, no prediction, a negative reward makes a client a
     stranger again, distances in all dimensions and on the scale of all participants, tolerance 1;
-    no least reward; exploration is then {epsilon: 0.01, decay: 0.99, floor: 0} unless said
-    otherwise. Clustering begins with version ``start_round`` of the model, and takes versions of
-    ``min_participants`` or more. ``reward``: R0; it is given in full in the middle of the cohort,
-    is 0 at the mean distance and ``tolerance`` (2) standard deviations, and −R0 at least, however
-    far a client is from there. ``averaging``: what a record moves towards a
+    exploration is then {epsilon: 0.01, decay: 0.99, floor: 0} unless said otherwise. Clustering
+    begins with version ``start_round`` of the model, and takes versions of ``min_participants`` or
+    more. ``reward``: R0; it is given in full in the middle of the cohort, and is 0 at the mean
+    distance and ``tolerance`` (2) standard deviations. ``averaging``: what a record moves towards a
     new reward (0.3), or ``sum`` to add all rewards up (code).
     """
 
@@ -126,12 +124,6 @@ class Auxo(Section):
         if self.averaging is None:
             return None if self.variant == "code" else 0.3
         return None if self.averaging == "sum" else self.averaging
-
-    @property
-    def least_reward(self) -> float:
-        """What a client is told that is far away: no cohort is so bad that one which it has never
-        seen could not be worth a try."""
-        return -math.inf if self.variant == "code" else -self.reward
 
     @property
     def tolerates(self) -> float:

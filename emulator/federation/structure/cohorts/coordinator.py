@@ -264,7 +264,7 @@ class Coordinator:
         rows = []
         for i, p in enumerate(taken):
             reward = found["rewards"][i]
-            told = 0.0 if single or reward is None else max(reward, self._auxo.least_reward)
+            told = 0.0 if single or reward is None else reward
             side = self._side_of(cohort, p.client, found["sides"][i], found["margins"][i], told)
             rows.append((now, cohort.cohort, cohort.version, p.client, told, side,
                          found["margins"][i]))  # fmt: skip
