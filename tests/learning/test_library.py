@@ -26,7 +26,6 @@ ALL = [path for path in FILES if path not in SWEEPS]
 GROUPS = {  # folder: (base, what its files vary)
     "pacing": ("sync", {"pacing"}),
     "methods": ("fedavg", {"objective", "server_optimizer"}),
-    "auxo": ("fedyogi", {"objective", "server_optimizer", "structure"}),
 }
 PACINGS = sorted(path.stem for path in (SCENARIOS / "pacing").glob("*.yaml"))
 
@@ -154,6 +153,15 @@ def test_the_lines_of_divide_and_conquers_comparison_differ_in_three_axes() -> N
         assert federation["pacing"] == base["federation"]["pacing"]
         same = {"federation": 0, "name": 0, "evaluation": 0}
         assert {**config, **same} == {**base, **same}, name
+
+
+def test_the_lines_of_auxos_comparison_differ_in_three_axes() -> None:
+    base = given(SCENARIOS / "auxo" / "fedyogi.yaml")
+    same = {axis: 0 for axis in ("objective", "server_optimizer", "structure")}
+    for path in (SCENARIOS / "auxo").glob("*fed*.yaml"):
+        config = given(path)
+        assert {**config["federation"], **same} == {**base["federation"], **same}, path
+        assert {**config, "federation": 0, "name": 0} == {**base, "federation": 0, "name": 0}, path
 
 
 def test_the_pages_name_every_scenario() -> None:
