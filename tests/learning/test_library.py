@@ -157,7 +157,7 @@ def test_the_lines_of_divide_and_conquers_comparison_differ_in_three_axes() -> N
 
 def test_the_lines_of_auxos_comparison_differ_in_three_axes() -> None:
     base = given(SCENARIOS / "auxo" / "fedyogi.yaml")
-    same = {axis: 0 for axis in ("objective", "server_optimizer", "structure")}
+    same = dict.fromkeys(("objective", "server_optimizer", "structure"), 0)
     for path in (SCENARIOS / "auxo").glob("*fed*.yaml"):
         config = given(path)
         assert {**config["federation"], **same} == {**base["federation"], **same}, path
