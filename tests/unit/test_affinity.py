@@ -256,21 +256,6 @@ def test_only_check_ins_with_a_choice_count() -> None:
     assert affinity.choices == 3
 
 
-def test_who_is_sent_away_everywhere_else_asks_for_the_cohort_that_it_has_not_seen() -> None:
-    """However low it is predicted; and for the best that it knows once it has seen them all, or has
-    been welcome in one."""
-    records = {
-        "c0_0_0": Record(-1.0, trained=1), "c0_0_1": Record(-9.0, trained=0),
-        "c0_1_0": Record(-3.0, trained=2), "c0_1_1": Record(-8.0, trained=0),
-    }  # fmt: skip
-    assert remembering(**records).best(0.5) == "c0.1.1"
-    seen = {cohort: Record(record.reward, trained=1) for cohort, record in records.items()}
-    assert remembering(**seen).best(0.5) == "c0.0.0"
-    for welcome in (0.0, 0.5):
-        found = remembering(**{**records, "c0_1_0": Record(welcome, trained=2)})
-        assert found.best(0.5) == "c0.1.0"
-
-
 def test_a_request_says_what_the_client_knows_of_its_cohort() -> None:
     affinity = remembering(c0_0=Record(-1.0, trained=2), c0_1=Record(2.0, trained=1, leaning=-3))
     assert affinity.request(NEVER, 0.5, 0.5) == Request("c0.1", 0, known=True, explores=False)

@@ -85,7 +85,7 @@ class Auxo(Section):
     exploration is then {epsilon: 0.01, decay: 0.99, floor: 0} unless said otherwise. Clustering
     begins with version ``start_round`` of the model, and takes versions of ``min_participants`` or
     more. ``reward``: R0; it is given in full in the middle of the cohort, and is 0 at the mean
-    distance and ``tolerance`` (3) standard deviations. ``averaging``: what a record moves towards a
+    distance and ``tolerance`` (2) standard deviations. ``averaging``: what a record moves towards a
     new reward (0.3), or ``sum`` to add all rewards up (code).
     """
 
@@ -130,7 +130,7 @@ class Auxo(Section):
         """``tolerance``, or the variant's."""
         if self.tolerance is not None:
             return self.tolerance
-        return 1.0 if self.variant == "code" else 3.0
+        return 1.0 if self.variant == "code" else 2.0
 
     @property
     def exploring(self) -> Exploration:

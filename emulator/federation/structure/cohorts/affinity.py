@@ -83,22 +83,11 @@ class Affinity:
 
     def best(self, which: float) -> str | None:
         """The cohort with the highest reward, ``which`` from (0, 1) among equals; None without
-        records. A client that all cohorts have sent away (a reward below 0) in which it has
-        trained takes only those into account that it has not seen, if there are any."""
-        among = self._unseen() if self._sent_away() else []
-        return self._highest(among or sorted(self.records), which)
-
-    def _unseen(self) -> list[str]:
-        return [cohort for cohort in sorted(self.records) if self.records[cohort].trained == 0]
-
-    def _sent_away(self) -> bool:
-        return all(record.reward < 0 for record in self.records.values() if record.trained > 0)
-
-    def _highest(self, cohorts: Sequence[str], which: float) -> str | None:
-        if not cohorts:
+        records."""
+        if not self.records:
             return None
-        highest = max(self.records[cohort].reward for cohort in cohorts)
-        equals = [cohort for cohort in cohorts if self.records[cohort].reward == highest]
+        highest = max(record.reward for record in self.records.values())
+        equals = [c for c in sorted(self.records) if self.records[c].reward == highest]
         return equals[int(which * len(equals))]
 
     def knows(self, leaf: str) -> bool:
@@ -126,9 +115,12 @@ class Affinity:
     def _to_explore(self, best: str, which: float) -> str:
         """Of the cohorts that the client has never trained in the one with the highest predicted
         reward; any other than the best, once it knows them all."""
-        unseen = [cohort for cohort in self._unseen() if cohort != best]
-        others = [cohort for cohort in sorted(self.records) if cohort != best]
-        return self._highest(unseen, which) or others[int(which * len(others))]
+        unseen = [c for c in sorted(self.records) if c != best and self.records[c].trained == 0]
+        others = unseen or [c for c in sorted(self.records) if c != best]
+        if unseen:
+            highest = max(self.records[c].reward for c in unseen)
+            others = [c for c in unseen if self.records[c].reward == highest]
+        return others[int(which * len(others))]
 
     def feedback(
         self, cohort: str, reward: float, side: int | None, leaves: Sequence[str], *,
