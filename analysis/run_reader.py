@@ -81,7 +81,7 @@ COHORT_TABLES: dict[str, tuple[str, ...]] = {
     "affinity.csv": ("sim_time_s", "cohort", "version", "client", "reward", "side", "margin"),
     "clustering.csv": (
         "sim_time_s", "cohort", "version", "participants", "known", "side_0", "side_1", "spread",
-        "spread_of_sides", "loss", "correlation", "unmet",
+        "spread_of_sides", "loss", "correlation", "agreement", "unmet",
     ),
 }  # fmt: skip
 """The tables that only a run with cohorts has; each may be absent."""

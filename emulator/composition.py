@@ -338,8 +338,8 @@ class _Parts:
         rule, explores = auxo.partition, auxo.exploring
         conditions = Conditions(
             rule.min_rounds, None if self.faults.local_dp else rule.settled, rule.window,
-            rule.known_share, rule.most_uneven, rule.min_participants, rule.gain, auxo.max_cohorts,
-            rule.at,
+            rule.known_share, rule.most_uneven, rule.agreement, rule.min_participants, rule.gain,
+            auxo.max_cohorts, rule.at,
         )  # fmt: skip
         flips = self.faults.label_flips
         rules = CohortRules(

@@ -42,7 +42,7 @@ COHORTS = (
 AFFINITY = ("sim_time_s", "cohort", "version", "client", "reward", "side", "margin")
 CLUSTERING = (
     "sim_time_s", "cohort", "version", "participants", "known", "side_0", "side_1", "spread",
-    "spread_of_sides", "loss", "correlation", "unmet",
+    "spread_of_sides", "loss", "correlation", "agreement", "unmet",
 )  # fmt: skip
 METRICS = (
     "sim_time_s", "version", "cohort", "entity", "split", "metric", "value", "n",

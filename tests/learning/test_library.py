@@ -155,6 +155,15 @@ def test_the_lines_of_divide_and_conquers_comparison_differ_in_three_axes() -> N
         assert {**config, **same} == {**base, **same}, name
 
 
+def test_the_lines_of_auxos_comparison_differ_in_three_axes() -> None:
+    base = given(SCENARIOS / "auxo" / "fedyogi.yaml")
+    same = dict.fromkeys(("objective", "server_optimizer", "structure"), 0)
+    for path in (SCENARIOS / "auxo").glob("*fed*.yaml"):
+        config = given(path)
+        assert {**config["federation"], **same} == {**base["federation"], **same}, path
+        assert {**config, "federation": 0, "name": 0} == {**base, "federation": 0, "name": 0}, path
+
+
 def test_the_pages_name_every_scenario() -> None:
     page = (SCENARIOS / "README.md").read_text()
     for path in ALL:

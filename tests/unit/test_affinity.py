@@ -187,11 +187,20 @@ def test_without_a_side_neither_child_is_preferred() -> None:
 
 
 def test_two_splits_at_once() -> None:
-    """Of c0 into c0.0 and c0.1, and of that in two: both lie on the client's side 1."""
+    """Of c0 into c0.0 and c0.1, and of that in two: both lie on the client's side 1, and in
+    neither of them it has trained."""
     affinity = remembering(c0=Record(1.0, trained=2, leaning=1))
     affinity.feedback("c0.0", 0.0, None, ("c0.0", "c0.1.0", "c0.1.1"), predict="none")
     assert rewards_of(affinity) == {"c0.0": 1.0, "c0.1.0": 2.0, "c0.1.1": 2.0}
-    assert [record.trained for record in affinity.records.values()] == [1, 2, 2]
+    assert [record.trained for record in affinity.records.values()] == [1, 0, 0]
+
+
+def test_after_two_splits_the_leaf_that_it_has_not_seen_stays_behind_its_own() -> None:
+    """3 from c0.1.0, of which half is predicted for its sibling: what both have inherited, 2 of
+    five rewards, moves towards it by 0.3."""
+    affinity = remembering(c0=Record(1.0, trained=5, leaning=1, given=5))
+    affinity.feedback("c0.1.0", 3.0, None, ("c0.0", "c0.1.0", "c0.1.1"), averaging=0.3)
+    assert rewards_of(affinity) == {"c0.0": 1.0, "c0.1.0": 3.0, "c0.1.1": 1.85}
 
 
 def test_the_reward_comes_after_what_is_inherited() -> None:

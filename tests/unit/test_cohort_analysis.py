@@ -136,7 +136,7 @@ AFFINITY = [
 
 def clustering(t: float, cohort: str, sides: tuple[int, int], *values: Any) -> Any:
     spread, of_sides, r = values or ("", "", "")
-    return (t, cohort, 1, 2, 1, *sides, spread, of_sides, 2.0, r, "maturity knowledge")
+    return (t, cohort, 1, 2, 1, *sides, spread, of_sides, 2.0, r, 0.75, "maturity knowledge")
 
 
 CLUSTERING = [
@@ -517,7 +517,7 @@ def test_splits_that_are_close_have_one_name(tmp_path: Path) -> None:
 
 
 def test_clustering_figure_leaves_out_what_is_not_known(tmp_path: Path) -> None:
-    without_r = [(*row[:-2], "", row[-1]) for row in CLUSTERING]
+    without_r = [(*row[:-3], "", *row[-2:]) for row in CLUSTERING]
     figure = clustering_figure(run_with(tmp_path / "a", metrics=[], clustering=without_r))
     (axes,) = figure.axes
     assert "spread within sides" in axes.get_ylabel()

@@ -12,13 +12,14 @@ from emulator.federation.structure.cohorts.partition import (
     Conditions,
     Progress,
     Quality,
+    agreeing,
     missing,
 )
 from emulator.federation.structure.cohorts.stand_in import PlantedStandIn
 
 CONDITIONS = Conditions(
-    min_rounds=4, settled=0.3, window=2, known_share=0.1, most_uneven=2.0, min_participants=5,
-    gain=1.9, max_cohorts=4, at=None,
+    min_rounds=4, settled=0.3, window=2, known_share=0.1, most_uneven=2.0, agreement=0.75,
+    min_participants=5, gain=1.9, max_cohorts=4, at=None,
 )  # fmt: skip
 
 SETTLING = (4.0, 2.0, 1.5, 1.0)
@@ -34,11 +35,12 @@ STATE: dict[str, Any] = {
 def progress(
     *, sizes: tuple[int, int] = (10, 10), losses: tuple[float | None, ...] = SETTLING,
     spreads: tuple[tuple[float | None, float | None], ...] = ((1.0, 0.8),) * 4,
+    claims: tuple[tuple[int, int], ...] = ((4, 3),) * 4,
 ) -> Progress:  # fmt: skip
     """That of a cohort with as many versions as there are losses."""
     found = Progress(2)
-    for loss, (whole, of_sides) in zip(losses, spreads, strict=True):
-        found.add(Quality(whole, of_sides, loss))
+    for loss, of_spreads, of_claims in zip(losses, spreads, claims, strict=True):
+        found.add(Quality(*of_spreads, loss, *of_claims))
     found.sides = {client: int(client >= sizes[0]) for client in range(sum(sizes))}
     return found
 
@@ -71,6 +73,8 @@ def test_all_conditions_hold() -> None:
         # J² falls to 0.8, and the resources to a half: 1.6.
         ({"gain": 1.6}, {}, []),
         ({"gain": 1.59}, {}, ["gain"]),
+        # Three of four were found where they said that they are.
+        ({"agreement": 0.76}, {}, ["agreement"]),
         # To a third of them: 2.4. Half is the most that is left, whatever the budget says.
         ({"gain": 2.41}, {"participants": (30, 10)}, []),
         ({"gain": 2.39}, {"participants": (30, 10)}, ["gain"]),
@@ -107,6 +111,19 @@ def test_a_condition_that_does_not_hold(
         ({"spreads": ((None, None), (None, None), (None, None), (1.0, 5.0))}, {}, ["knowledge"]),
         ({"spreads": ((1.0, 0.96),) * 4}, {}, ["gain"]),
         ({"spreads": ((1.0, 0.95),) * 4}, {}, []),
+        # Of the last two versions together: 6 of 8 claims, or 5; a version that does not tell of
+        # heterogeneity does not count, and without any claim there is none to be wrong.
+        ({"claims": ((9, 0), (9, 0), (1, 0), (7, 6))}, {}, []),
+        ({"claims": ((9, 9), (9, 9), (4, 3), (4, 2))}, {}, ["agreement"]),
+        (
+            {
+                "claims": ((9, 0), (4, 3), (4, 3), (9, 0)),
+                "spreads": ((1.0, 0.8), (1.0, 0.8), (1.0, 0.8), (None, None)),
+            },
+            {},
+            [],
+        ),
+        ({"claims": ((0, 0),) * 4}, {}, []),
         # Losses.
         ({"losses": (4.0, 2.0, 2.0, 1.0)}, {}, ["maturity"]),
         ({"losses": (4.0, 2.0, 1.5, None)}, {}, ["maturity"]),
@@ -208,6 +225,13 @@ def test_heterogeneity_is_that_of_the_last_versions_together() -> None:
         found.add(Quality(whole, of_sides, None))
     assert found.spread_ratio() == pytest.approx(1.2 / 4.0)
     assert found.rounds == 4
+
+
+def test_who_is_found_where_it_has_said_that_it_is() -> None:
+    assert agreeing([0, 1, 1, -1, 0], [0, 1, 0, 1, -1]) == (3, 2)
+    assert agreeing([-1, -1], [0, 1]) == (0, 0)
+    assert Quality(None, None, None, 3, 2).agreement == pytest.approx(2 / 3)
+    assert Quality(None, None, None).agreement is None
 
 
 def test_updates_that_are_all_the_same_tell_nothing() -> None:

@@ -49,7 +49,8 @@ class PartitionRule(Section):
     faster than ``settled`` times as fast as over the first ones. Knowledge: sides of
     ``known_share`` · N · 0.9^(M − 1) clients each for M cohorts and N clients, of which, but for
     the first split, one is at most ``most_uneven`` times the other, and ``window`` versions since
-    the cohort began in which they have met. Feasibility: a child's part of
+    the cohort began in which they have met. Agreement: of the participants of these versions who
+    said on which side they are, ``agreement`` were found on it. Feasibility: a child's part of
     the budget is ``min_participants`` or more, and as many of its clients are online as it asks.
     Gain: J² of the sides over J² of the cohort, times 2 or more for the resources that are left, is
     ``gain`` at most; J² is the mean squared distance of sketches over the last ``window`` versions.
@@ -61,8 +62,9 @@ class PartitionRule(Section):
     settled: Annotated[float, Field(ge=0)] = 0.5
     known_share: Annotated[float, Field(ge=0, le=1)] = 0.05
     most_uneven: Annotated[float, Field(ge=1)] = 2.0
+    agreement: Probability = 0.95
     min_participants: Count = 5
-    gain: Positive = 1.9
+    gain: Positive = 1.85
 
 
 class Blacklist(Section):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from emulator.federation.structure.cohorts.tree import hops_up, is_within
+from emulator.federation.structure.cohorts.tree import child, hops_up, is_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,9 @@ class Affinity:
 
     def _learn_of(self, leaves: Sequence[str]) -> None:
         """Records of the present ``leaves``: what has split hands its record on, the side that the
-        client is on with one more reward and the trainings, the other without either."""
+        client is on with one more reward and the trainings, the other without either. Of what has
+        split twice, all leaves on that side have one more reward, and none the trainings: for
+        which of them they were is not known."""
         known = self.records
         self.records = {}
         for leaf in leaves:
@@ -169,5 +171,7 @@ class Affinity:
                     side = came_from.side
                     if side is not None and is_within(leaf, f"{ancestor}.{side}"):
                         found.reward += 1.0
-                        found.trained, found.given = came_from.trained, came_from.given
+                        found.given = came_from.given
+                        if leaf == child(ancestor, side):
+                            found.trained = came_from.trained
             self.records[leaf] = found

@@ -28,7 +28,12 @@ from emulator.federation.structure import Contribution
 from emulator.federation.structure.cohorts.affinity import Affinity, Exploration, Request
 from emulator.federation.structure.cohorts.cohort import Cohort, Step
 from emulator.federation.structure.cohorts.measures import Measured, Measures
-from emulator.federation.structure.cohorts.partition import Conditions, Quality, missing
+from emulator.federation.structure.cohorts.partition import (
+    Conditions,
+    Quality,
+    agreeing,
+    missing,
+)
 from emulator.federation.structure.cohorts.records import Records
 from emulator.federation.structure.cohorts.stand_in import PlantedStandIn
 from emulator.federation.structure.cohorts.tree import ROOT, Tree
@@ -255,6 +260,7 @@ class Coordinator:
         found = self._found(cohort, taken)
         progress, now = cohort.progress, self.clock.now
         leaves, single = tuple(self.tree.leaves), len(self.tree.leaves) == 1
+        agreed = agreeing([self._claimed(cohort, p.client) for p in taken], found["sides"])
         rows = []
         for i, p in enumerate(taken):
             reward = found["rewards"][i]
@@ -267,14 +273,15 @@ class Coordinator:
             self._tell(cohort.cohort, p.client, told, side, leaves)
         known = [loss for loss in found["losses"] if loss is not None]
         loss = sum(known) / len(known) if known else None
-        progress.add(Quality(found["spread"], found["spread_of_sides"], loss))
+        quality = Quality(found["spread"], found["spread_of_sides"], loss, *agreed)
+        progress.add(quality)
         unmet = self.outages.unmet(cohort.cohort, self._unmet(cohort))
         self._recorder.affinities(rows)
         self._recorder.clustering(
             (now, cohort.cohort, cohort.version, len(taken),
              sum(self._known_in(cohort, p.client) for p in taken), *progress.side_sizes(),
-             found["spread"], found["spread_of_sides"], loss, found["correlation"],
-             " ".join(unmet))
+             quality.spread, quality.spread_of_sides, loss, found["correlation"],
+             quality.agreement, " ".join(unmet))
         )  # fmt: skip
         if not unmet and not self.stopped:
             self._split(cohort)

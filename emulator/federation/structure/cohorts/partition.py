@@ -23,6 +23,8 @@ class Conditions:
     known, and none asked for); knowledge: sides of
     ``known_share``·N·0.9^(M − 1) clients each, of which one is at most ``most_uneven`` times the
     other (the first split is free of that), and ``window`` versions that tell of heterogeneity;
+    agreement: that share of the participants who say a side are found on it, over these versions
+    (two sides of what is really one are found anew each time);
     feasibility: ``min_participants`` for a child's round, and as many of its clients online as it
     asks; gain: heterogeneity times the resources that are left, below ``gain``. ``at``: versions at
     which a cohort splits whatever these say.
@@ -33,6 +35,7 @@ class Conditions:
     window: int
     known_share: float
     most_uneven: float
+    agreement: float
     min_participants: int
     gain: float
     max_cohorts: int
@@ -43,11 +46,26 @@ class Conditions:
 class Quality:
     """What one version's participants tell of a cohort: mean squared distance of their updates from
     the mean of all (``spread``) and of their side (``spread_of_sides``), None where too few have
-    said on which side they are; their mean training ``loss``."""
+    said on which side they are; their mean training ``loss``; how many of them said a side
+    (``claims``), and how many of these were found on it (``agreed``)."""
 
     spread: float | None
     spread_of_sides: float | None
     loss: float | None
+    claims: int = 0
+    agreed: int = 0
+
+    @property
+    def agreement(self) -> float | None:
+        """The share of claims that agreed; None without any."""
+        return self.agreed / self.claims if self.claims else None
+
+
+def agreeing(claimed: Sequence[int], found: Sequence[int]) -> tuple[int, int]:
+    """How many participants that were found on a side had said one, and how many of them that
+    very one; a negative side is none."""
+    both = [(one, other) for one, other in zip(claimed, found, strict=True) if min(one, other) >= 0]
+    return len(both), sum(one == other for one, other in both)
 
 
 class Progress:
@@ -58,7 +76,9 @@ class Progress:
         self.rounds: int = 0 if parent is None else parent.rounds
         self.sides: dict[int, int] = {}
         """The clients whose side is known."""
-        self._spreads: deque[tuple[float, float]] = deque(maxlen=window)
+        self._telling: deque[tuple[float, float, int, int]] = deque(maxlen=window)
+        """Of the last versions that tell of heterogeneity both spreads, claims, and how many
+        agreed."""
         self._losses: list[float] = [] if parent is None else list(parent._losses)
         self._window = window
 
@@ -66,7 +86,9 @@ class Progress:
         """Another version has been made."""
         self.rounds += 1
         if quality.spread is not None and quality.spread_of_sides is not None:
-            self._spreads.append((quality.spread, quality.spread_of_sides))
+            self._telling.append(
+                (quality.spread, quality.spread_of_sides, quality.claims, quality.agreed)
+            )
         if quality.loss is not None and np.isfinite(quality.loss):
             self._losses.append(quality.loss)
 
@@ -78,10 +100,18 @@ class Progress:
     def spread_ratio(self) -> float | None:
         """J² of the sides over J² of the cohort, over the last ``window`` versions that tell; None
         while there are fewer."""
-        if len(self._spreads) < self._window:
+        if len(self._telling) < self._window:
             return None
-        whole, of_sides = map(sum, zip(*self._spreads, strict=True))
+        whole, of_sides, _, _ = map(sum, zip(*self._telling, strict=True))
         return float(of_sides / whole) if whole > 0 else None
+
+    def agreement(self) -> float | None:
+        """The share of the participants who said a side that were found on it, over the same
+        versions; None while there are fewer, or nobody did."""
+        claims = sum(version[2] for version in self._telling)
+        if len(self._telling) < self._window or not claims:
+            return None
+        return sum(version[3] for version in self._telling) / claims
 
     def slope_ratio(self) -> float | None:
         """How fast the loss falls now, of how fast it fell at first; None where that is not known
@@ -104,7 +134,8 @@ def missing(
 ) -> list[str]:  # fmt: skip
     """The conditions that do not hold, by name; empty: the cohort is to split now.
 
-    While the heterogeneity is not known (part of ``knowledge``), the gain is not asked for.
+    While the heterogeneity is not known (part of ``knowledge``), neither gain nor agreement is
+    asked for.
 
     ``cohorts``: M; ``clients``: N; a child's round asks ``asked_by_child``; ``participants`` of a
     round of the cohort now, and of a child then; ``online``: how many of the cohort's clients are
@@ -130,6 +161,9 @@ def missing(
     ratio = progress.spread_ratio()
     if min(sizes) < max(1.0, wanted) or uneven or ratio is None:
         found.append("knowledge")
+    agreement = progress.agreement()
+    if agreement is not None and agreement < conditions.agreement:
+        found.append("agreement")
     now, then = participants
     share = min(sizes) / max(1, sum(sizes))
     if then < conditions.min_participants or share * online < asked_by_child:

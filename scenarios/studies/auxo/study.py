@@ -1,0 +1,201 @@
+"""Auxo over FedYogi beside FedYogi alone: are the planted clusters found, and does it pay?
+
+    python scenarios/studies/auxo/study.py [--out runs/auxo] [--only comparison …] [--seeds 1 2 3]
+
+The files of scenarios/auxo/ with --set, on phones that come and go. Parts, each of which writes
+``PART.csv`` beside this file, one row a run:
+
+- ``comparison``: clusters by rotation, by label permutation and none at all; with and without Auxo.
+- ``optimizers``: the other server optimizers, with and without Auxo, on rotation.
+- ``ablations``: Auxo that splits early or late, begins to cluster late, or ends with two or eight
+  cohorts, on rotation.
+
+Runs that are finished are not run again, and one that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from analysis.cohort_series import Points, metric
+from analysis.result_rows import host_s, rounded, write_rows
+from analysis.run_reader import Run, read_run
+from emulator.progress import ProgressLine
+from emulator.run import Options, run
+from emulator.scenario import load_scenario
+
+HERE = Path(__file__).resolve().parent
+SCENARIOS = HERE.parents[1] / "auxo"
+SEEDS = (1, 2, 3)
+METHODS = ("fedyogi", "fedyogi_auxo")
+
+OPTIMIZERS = ("fedavg", "fedprox", "qfedavg")
+CLUSTERING = "federation.structure.clustering"
+ABLATIONS = {
+    "splits from version 10": [f"{CLUSTERING}.partition.min_rounds=10"],
+    "splits from version 80": [f"{CLUSTERING}.partition.min_rounds=80"],
+    "clusters from version 10": [f"{CLUSTERING}.start_round=10"],
+    "clusters from version 40": [f"{CLUSTERING}.start_round=40"],
+    "two cohorts at most": [f"{CLUSTERING}.max_cohorts=2"],
+    "eight cohorts, made to": [f"{CLUSTERING}.partition={{at: [25, 35, 60]}}"],
+}
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What tells the clients apart, the accuracy on members that is waited for, and whether a split
+    can pay: Auxo that stays in one cohort is FedYogi, which need not be run again."""
+
+    planted: str
+    target: float
+    pays: bool = True
+
+
+KINDS = {
+    "rotation": Kind("{kind: rotation, clusters: 4}", 0.75),
+    "label_permutation": Kind("{kind: label_permutation, clusters: 4}", 0.5),
+    "none": Kind("null", 0.75, pays=False),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Auxo's studies.")
+    parser.add_argument("--out", type=Path, default=Path("runs/auxo"))
+    parser.add_argument("--results", type=Path, default=HERE)
+    parser.add_argument("--only", nargs="+", default=tuple(PARTS), choices=tuple(PARTS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="a.b=c")
+    options = parser.parse_args(arguments)
+    for part in options.only:
+        rows: list[Row] = []
+        for row in PARTS[part](options.out / part, options.seeds, options.overrides):
+            rows.append(row)
+            write_rows(options.results / f"{part}.csv", rows)
+
+
+def done(out: Path, scenario: str, overrides: Sequence[str]) -> Run:
+    """A run of scenarios/auxo/``scenario``.yaml, finished now or before."""
+    loaded, source = load_scenario(SCENARIOS / f"{scenario}.yaml", overrides)
+    with ProgressLine(loaded, quiet=False) as progress:
+        run(loaded, source, Options(out, workers=1), progress)
+    return read_run(out)
+
+
+def comparison(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Iterator[Row]:
+    """Beside the target of its kind, each run is measured by the level that FedYogi comes to with
+    the same seed: its mean over the last five evaluations, which nobody has picked for being high.
+    """
+    lines = [(name, seed) for seed in seeds for name, kind in KINDS.items() if kind.pays]
+    lines += [(name, seed) for name, kind in KINDS.items() if not kind.pays for seed in seeds]
+    for name, seed in lines:
+        kind, level = KINDS[name], None
+        for method in METHODS if kind.pays else METHODS[-1:]:
+            sets = [f"seed={seed}", f"task.planted={kind.planted}", *overrides]
+            found = done(out / f"{name}-{seed}-{method}", method, sets)
+            if level is None:
+                level = float(on_members(found).value[-5:].mean())
+            yield {
+                "heterogeneity": name, "seed": seed, "method": method,
+                **measured(found), **until(found, kind.target, "target"),
+                **until(found, level, "level"), "host_s": host_s(found),
+                "command": command(method, sets),
+            }  # fmt: skip
+
+
+def optimizers(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Iterator[Row]:
+    for seed in seeds[:1]:
+        for name in OPTIMIZERS:
+            for method in (name, f"{name}_auxo"):
+                sets = [f"seed={seed}", *overrides]
+                found = done(out / f"{method}-{seed}", method, sets)
+                yield on_rotation(found, {"method": method, "seed": seed}, method, sets)
+
+
+def ablations(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Iterator[Row]:
+    for seed in seeds[:1]:
+        for number, (name, chosen) in enumerate(ABLATIONS.items()):
+            sets = [f"seed={seed}", *chosen, *overrides]
+            found = done(out / f"{number}-{seed}", METHODS[-1], sets)
+            yield on_rotation(found, {"auxo": name, "seed": seed}, METHODS[-1], sets)
+
+
+def on_rotation(found: Run, which: Row, scenario: str, overrides: Sequence[str]) -> Row:
+    return {
+        **which, **measured(found), **until(found, KINDS["rotation"].target, "target"),
+        "host_s": host_s(found), "command": command(scenario, overrides),
+    }  # fmt: skip
+
+
+def command(scenario: str, overrides: Sequence[str]) -> str:
+    return " ".join([f"fedclock run scenarios/auxo/{scenario}.yaml",
+                     *(f"--set '{override}'" for override in overrides)])  # fmt: skip
+
+
+def on_members(found: Run) -> Points:
+    """Accuracy on the clients that their cohort knows, over simulated time."""
+    return metric(found, "global", "members", "accuracy")
+
+
+def measured(found: Run) -> Row:
+    """Where the run ends. ``ever_online_accuracy`` is of all clients that were online at all, by
+    the model that serves them; the adjusted Rand index, of those that reported three times."""
+    clients, leaves = found.clients, 1
+    online = clients["online_s"] > 0
+    if found.cohorts is not None:
+        leaves = int(np.isnan(found.cohorts["split_s"]).sum())
+    index = metric(found, "global", "members", "adjusted_rand_index")
+    often = int((clients["reported"] >= 3).sum())
+    fairness = {name: last(metric(found, "global", "client", f"accuracy_{name}"))
+                for name in ("worst_tenth", "best_tenth", "variance")}  # fmt: skip
+    return {
+        "cohorts": leaves, "versions": int(found.versions["version"].size),
+        "members_accuracy": last(on_members(found)),
+        "accuracy": last(metric(found, "global", "test", "accuracy")),
+        "ever_online_accuracy": rounded(float(np.nanmean(clients["accuracy"][online]))),
+        **fairness, "adjusted_rand_index": last(index), "reported_3_times": often,
+        "of_ever_online": rounded(often / float(online.sum())),
+        "online_share": rounded(float(clients["online_s"].mean() / found.simulated_s)),
+        "device_h": rounded(float(clients["busy_s"].sum()) / 3600),
+        "bytes": int(clients["bytes"].sum()),
+    }  # fmt: skip
+
+
+def last(points: Points) -> float | None:
+    return rounded(float(points.value[-1])) if points.value.size else None
+
+
+def until(found: Run, target: float, name: str) -> Row:
+    """What it took until the accuracy on members was ``target``; empty where it never was."""
+    points = on_members(found)
+    there = np.flatnonzero(points.value >= target)
+    columns = {"": rounded(target), "_sim_h": None, "_versions": None, "_bytes": None,
+               "_device_h": None}  # fmt: skip
+    if there.size:
+        reached_s = float(points.time_s[there[0]])
+        versions, updates = found.versions, found.updates
+        by_then = versions["sim_time_s"] <= reached_s
+        # Of a participation that came to something, the whole; of any other, what was wasted.
+        busy_s = np.where(updates["outcome"] == "reported",
+                          updates["uploaded_s"] - updates["dispatched_s"],
+                          updates["wasted_s"])  # fmt: skip
+        left_s = np.maximum(0.0, reached_s - updates["dispatched_s"])
+        columns |= {
+            "_sim_h": rounded(reached_s / 3600), "_versions": int(by_then.sum()),
+            "_bytes": int((versions["bytes_down"] + versions["bytes_up"])[by_then].sum()),
+            "_device_h": rounded(float(np.minimum(busy_s, left_s).sum()) / 3600),
+        }  # fmt: skip
+    return {f"{name}{column}": value for column, value in columns.items()}
+
+
+PARTS = {"comparison": comparison, "optimizers": optimizers, "ablations": ablations}
+
+
+if __name__ == "__main__":
+    main()
