@@ -175,7 +175,7 @@ federation:
       min_participants: 2
       max_cohorts: 2
       partition: {at: [6]}
-      blacklist: {margin: 2.0, times: 2}
+      blacklist: {margin: 1.5, times: 3}
   faults:
     label_flips: {kind: random_class, share: 0.2, claims: wrong}
     local_dp: {kind: gaussian, clip: 0.5, sigma: 0.01}

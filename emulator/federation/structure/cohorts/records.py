@@ -44,7 +44,10 @@ class Records:
         self._check_ins[client] = n + 1
         if self._loss and uniform(self._loss_key, client, n) < self._loss:
             self._lose(client)
-        found = self._of(client).request(
+        records = self._affinities.get(client)
+        if records is None:  # most of a large population have none: nothing is kept for them
+            return Request()
+        found = records.request(
             self._exploration, uniform(self._explore_key, client, n),
             uniform(self._which_key, client, n),
         )  # fmt: skip
