@@ -150,7 +150,7 @@ def _two_means(directions: Floats, before: Floats | None, seed: int) -> Floats |
     # Loaded where it is used: scikit-learn takes a second, in every worker.
     from sklearn.cluster import KMeans
 
-    found = KMeans(2, n_init=4, random_state=seed).fit(directions)
+    found = KMeans(2, n_init=10, random_state=seed).fit(directions)
     centres: Floats = found.cluster_centers_
     centres /= np.maximum(np.linalg.norm(centres, axis=1), 1e-300)[:, None]
     if before is not None:
