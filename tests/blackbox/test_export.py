@@ -257,7 +257,7 @@ def test_every_column_has_a_type() -> None:
     shares = {
         "staleness_mean", "value", "accuracy", "balance_ratio", "intra_distance", "inter_distance",
         "cosine", "divergence", "reward", "margin", "spread", "spread_of_sides", "loss",
-        "correlation",
+        "correlation", "agreement",
     }  # fmt: skip
     left = named - TEXT_COLUMNS - WHOLE - shares
     assert {name for name in left if not name.endswith("_s")} == set()

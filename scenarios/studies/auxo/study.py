@@ -9,6 +9,10 @@ The files of scenarios/auxo/ with --set, on phones that come and go. Parts, each
 - ``optimizers``: the other server optimizers, with and without Auxo, on rotation.
 - ``ablations``: Auxo that splits early or late, begins to cluster late, or ends with two or eight
   cohorts, on rotation.
+- ``baselines``: IFCA, CFL, FL+HC and FlexCFL, as ``comparison``; and how long it took until clients
+  were told apart, and what an update that counts has cost.
+- ``failures``: both on rotation for 12 hours, with local differential privacy (a linear model),
+  corrupted clients, lost records, and servers that fail.
 
 Runs that are finished are not run again, and one that was interrupted goes on.
 """
@@ -44,6 +48,40 @@ ABLATIONS = {
     "two cohorts at most": [f"{CLUSTERING}.max_cohorts=2"],
     "eight cohorts, made to": [f"{CLUSTERING}.partition={{at: [25, 35, 60]}}"],
 }
+
+BASELINES = ("fedyogi_ifca", "fedyogi_cfl", "fedyogi_fl_hc", "fedyogi_flexcfl")
+FAULTS = "federation.faults"
+LINEAR = "task.model={kind: logistic}"
+
+
+def _private(sigma: float) -> list[str]:
+    return [LINEAR, f"{FAULTS}.local_dp={{kind: gaussian, clip: 0.5, sigma: {sigma}}}"]
+
+
+# What goes wrong, and whether it does to FedYogi alone as well.
+FAILURES: dict[str, tuple[list[str], bool]] = {
+    "none": ([], True),
+    "none, linear model": ([LINEAR], True),
+    **{f"privacy, sigma {sigma}": (_private(sigma), True) for sigma in (0.6, 0.77, 1.0)},
+    **{
+        f"corrupted clients, {share:.0%}": (
+            [f"{FAULTS}.label_flips={{kind: random_class, share: {share}}}"], True
+        )
+        for share in (0.05, 0.1, 0.15)
+    },
+    **{
+        f"lost records, {share:.0%}": (
+            [f"{FAULTS}.lost_records={{kind: at_check_in, probability: {share}}}"], False
+        )
+        for share in (0.1, 0.2)
+    },
+    "failing cohorts": (
+        [f"{FAULTS}.cohort_failures={{kind: exponential, mean: 1 h, restart: 5 min}}"], False
+    ),
+    "failing coordinator": (
+        [f"{FAULTS}.coordinator_failures={{kind: exponential, mean: 2 h, restart: 30 min}}"], False
+    ),
+}  # fmt: skip
 
 Row = dict[str, object]
 
@@ -104,7 +142,7 @@ def comparison(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Ite
             yield {
                 "heterogeneity": name, "seed": seed, "method": method,
                 **measured(found), **until(found, kind.target, "target"),
-                **until(found, level, "level"), "host_s": host_s(found),
+                **until(found, level, "level"), **cost(found), "host_s": host_s(found),
                 "command": command(method, sets),
             }  # fmt: skip
 
@@ -124,6 +162,45 @@ def ablations(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Iter
             sets = [f"seed={seed}", *chosen, *overrides]
             found = done(out / f"{number}-{seed}", METHODS[-1], sets)
             yield on_rotation(found, {"auxo": name, "seed": seed}, METHODS[-1], sets)
+
+
+def baselines(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Iterator[Row]:
+    for seed in seeds:
+        for name, kind in KINDS.items():
+            for method in BASELINES if kind.pays else ():
+                sets = [f"seed={seed}", f"task.planted={kind.planted}", *overrides]
+                found = done(out / f"{name}-{seed}-{method}", method, sets)
+                yield {
+                    "heterogeneity": name, "seed": seed, "method": method, **measured(found),
+                    **until(found, kind.target, "target"), **cost(found),
+                    "host_s": host_s(found), "command": command(method, sets),
+                }  # fmt: skip
+
+
+def failures(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Iterator[Row]:
+    for seed in seeds:
+        for number, (name, (chosen, of_both)) in enumerate(FAILURES.items()):
+            for method in METHODS if of_both else METHODS[-1:]:
+                sets = [f"seed={seed}", "stop.sim_time=12 h", *chosen, *overrides]
+                found = done(out / f"{number}-{seed}-{method}", method, sets)
+                which: Row = {"fault": name, "method": method, "seed": seed}
+                yield on_rotation(found, which, method, sets)
+
+
+def cost(found: Run) -> Row:
+    """When clients were told apart first (IFCA: from the start), and what all that was sent and
+    computed comes to, for each update that a version has taken."""
+    assert found.cohorts is not None
+    born_h = found.cohorts["born_s"][found.cohorts["parent"] != ""] / 3600
+    several = int((found.cohorts["parent"] == "").sum()) > 1
+    delay_h = 0.0 if several else float(born_h.min()) if born_h.size else None
+    taken = float(found.versions["updates"].sum())
+    busy_s, size_bytes = found.clients["busy_s"].sum(), found.clients["bytes"].sum()
+    return {
+        "told_apart_h": None if delay_h is None else rounded(delay_h), "updates": int(taken),
+        "device_s_per_update": rounded(float(busy_s) / taken),
+        "bytes_per_update": round(float(size_bytes) / taken),
+    }  # fmt: skip
 
 
 def on_rotation(found: Run, which: Row, scenario: str, overrides: Sequence[str]) -> Row:
@@ -194,7 +271,10 @@ def until(found: Run, target: float, name: str) -> Row:
     return {f"{name}{column}": value for column, value in columns.items()}
 
 
-PARTS = {"comparison": comparison, "optimizers": optimizers, "ablations": ablations}
+PARTS = {
+    "comparison": comparison, "optimizers": optimizers, "ablations": ablations,
+    "baselines": baselines, "failures": failures,
+}  # fmt: skip
 
 
 if __name__ == "__main__":
