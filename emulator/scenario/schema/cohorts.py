@@ -64,7 +64,7 @@ class PartitionRule(Section):
     most_uneven: Annotated[float, Field(ge=1)] = 2.0
     agreement: Probability = 0.95
     min_participants: Count = 5
-    gain: Positive = 1.85
+    gain: Positive = 1.9
 
 
 class Blacklist(Section):
