@@ -190,7 +190,7 @@ class _Parts:
         private = self.faults.local_dp
         if private is None or private.reports is None:
             return on_end
-        reports = Reports(private, self.recorder)
+        reports = Reports(private.reports, self.recorder)
 
         def ended(p: Participation) -> None:
             reports.ended(p)
@@ -255,7 +255,7 @@ class _Parts:
         )
         tasks.on_end = self.counting(lambda p: server.somebody_is_free())
         pacing = self.pacing(server)
-        server.start(ClusteredStar(tasks, clustering), pacing)
+        server.start(ClusteredStar(tasks, self.learner, server.payload, clustering), pacing)
         server.begin_evaluations()
         pacing.start()
         return server

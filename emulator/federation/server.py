@@ -286,28 +286,32 @@ class Server:
 
     def evaluate(self) -> None:
         """Measure the newest model now; stop when a target has been held long enough."""
-        now, policy = self.clock.now, self.policy
         model = self.pacing.model()
         if self.stopped == "target" or (self._evaluated == model.id and self.stopped):
             return
         self._evaluated = model.id
         self._evaluation_due = False
         self.log("evaluate", version=self.version)
-        values = self.learner.evaluate(model)
-        accuracy = None
-        if values is not None:
-            accuracy = values["accuracy"]
-            for metric in ("accuracy", "loss"):
-                self.recorder.metric(
-                    now, self.version, "global", "test", metric, values[metric], values["n"]
-                )
-            if policy.evaluate_clients == "always":
-                self._evaluate_clients(model)
-            self.surface_nonfinite()
+        accuracy = self._measure(model)
         if accuracy is not None:
             self.stop_at_target(accuracy)
         self.check()
         self._on_evaluation(self, accuracy)
+
+    def _measure(self, model: Any) -> float | None:
+        """Write what the model is worth; returns its accuracy, None where nothing is learned."""
+        values = self.learner.evaluate(model)
+        if values is None:
+            return None
+        for metric in ("accuracy", "loss"):
+            self.recorder.metric(
+                self.clock.now, self.version, "global", "test", metric, values[metric], values["n"]
+            )
+        if self.policy.evaluate_clients == "always":
+            self._evaluate_clients(model)
+        self.surface_nonfinite()
+        accuracy: float = values["accuracy"]
+        return accuracy
 
     def stop_at_target(self, accuracy: float) -> None:
         """End the run where that has been good enough for long enough."""

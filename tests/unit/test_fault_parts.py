@@ -292,7 +292,7 @@ def test_a_report_is_what_has_left_its_client() -> None:
                "ended_s": 1.0} | what
         )  # fmt: skip
 
-    reports = Reports(budget(8.0, 2), Log())  # type: ignore[arg-type]
+    reports = Reports(2, Log())  # type: ignore[arg-type]
     for _ in range(2):
         reports.ended(task(0))
         reports.ended(task(1, outcome=Outcome.DROPPED_UPLOAD))

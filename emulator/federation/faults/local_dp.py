@@ -73,17 +73,18 @@ def note(section: LocalDp) -> str | None:
 
 
 class Reports:
-    """Counts the updates that have left each client; a chain has one of each member."""
+    """Counts the updates that have left each client, of which ``most`` are in its budget; a chain
+    has one of each member."""
 
-    def __init__(self, section: LocalDp, recorder: Recorder) -> None:
-        self._most = section.reports
+    def __init__(self, most: int, recorder: Recorder) -> None:
+        self._most = most
         self._recorder = recorder
         self._sent: dict[int, int] = {}
         self._last_chain: dict[int, int] = {}
 
     def ended(self, p: Participation) -> None:
         """A task is over: has its update left the client?"""
-        if p.outcome is not None or p.phase == "delivery" or self._most is None:
+        if p.outcome is not None or p.phase == "delivery":
             return
         if p.chain is not None:
             if self._last_chain.get(p.client) == p.chain:

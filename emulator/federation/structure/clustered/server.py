@@ -13,7 +13,7 @@ from emulator.federation.server import Server, client_then_task
 from emulator.federation.structure import Contribution, Trained
 from emulator.federation.structure.clustered import Clustering, Models, Partition, Pass, Passes
 from emulator.federation.structure.clustered.star import ClusteredStar
-from emulator.federation.structure.cohorts.measures import Measured, Measures
+from emulator.federation.structure.cohorts.measures import Measures
 from emulator.federation.structure.survey import Callback, Survey
 from emulator.random_streams import generator
 from emulator.simulation.clock import Rank
@@ -168,33 +168,24 @@ class ClusteredServer(Server):
 
     # --- evaluation ---------------------------------------------------------------------------
 
-    def evaluate(self) -> None:
-        """Measure every model on the clients that it would serve now."""
-        models = self.state
-        if self.stopped == "target" or (self._evaluated == models.id and self.stopped):
-            return
-        self._evaluated, self._evaluation_due = models.id, False
-        self.log("evaluate", version=self.version)
-        accuracy = None
-        if self.learner.learns:
-            homes = self.clustering.homes(models)
-            known = [n > 0 for n in self.recorder.by_client.reported]
-            measured = [Measured(*item, self.version) for item in models.states.items()]
-            accuracy = self.measures.measure(measured, homes, known, self.version)
-            self.surface_nonfinite()
-        if accuracy is not None:
-            self.stop_at_target(accuracy)
-        self.check()
-        self._on_evaluation(self, accuracy)
+    def _measure(self, model: Models) -> float | None:
+        """Every model on the clients that it would serve now."""
+        if not self.learner.learns:
+            return None
+        homes = self.clustering.homes(model)
+        known = [n > 0 for n in self.recorder.by_client.reported]
+        accuracy = self.measures.measure(self._served(homes), homes, known, self.version)
+        self.surface_nonfinite()
+        return accuracy
 
     def _evaluate_clients(self, model: Any) -> None:
         """Every evaluation does."""
 
     def served(self) -> list[Served]:
         """Every model with those that are at home there."""
-        if not self.learner.learns:
-            return []
-        homes = self.clustering.homes(self.state)
+        return self._served(self.clustering.homes(self.state)) if self.learner.learns else []
+
+    def _served(self, homes: Sequence[str]) -> list[Served]:
         return [
             Served(name, self.version, model, [c for c, home in enumerate(homes) if home == name])
             for name, model in self.state.states.items()

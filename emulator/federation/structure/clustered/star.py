@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from emulator.federation.payload import Payload
 from emulator.federation.payload.full import Full
 from emulator.federation.structure.clustered import Clustering, Models
-from emulator.federation.structure.visits import Visits
+from emulator.federation.structure.star import Star
 from emulator.federation.tasks import Tasks
-from emulator.simulation.participation import Outcome, Participation, Terms
+from emulator.learning_interface import Learner
+from emulator.simulation.participation import Participation, Terms
 
 
-class ClusteredStar:
+class ClusteredStar(Star):
     """See the module."""
 
-    contributor = "client"
-
-    def __init__(self, tasks: Tasks, clustering: Clustering) -> None:
-        self.candidates = tasks.population
-        self._tasks = tasks
+    def __init__(
+        self, tasks: Tasks, learner: Learner, payload: Payload, clustering: Clustering
+    ) -> None:
+        super().__init__(tasks, learner, payload)
         self._clustering = clustering
-        self._visits = Visits()
-
-    def unreported(self, p: Participation) -> None:
-        """A task has ended in something else than a report."""
-        self._visits.lost(p.client, p.version)
 
     def visit(self, client: int, version: int) -> tuple[int, int]:
         """The visit key of a task that begins now."""
@@ -47,15 +43,3 @@ class ClusteredStar:
         p = self._tasks.make(client, version, update, None, plan.work(client), terms, plan)
         p.owner = self
         return p
-
-    def accept(self, p: Participation) -> None:
-        """The upload counts."""
-        p.outcome = Outcome.REPORTED
-
-    def cancel(self, p: Participation, outcome: Outcome) -> None:
-        """Tell the client to stop."""
-        self._tasks.participations.cancel(p, outcome)
-
-    def close(self, p: Participation) -> None:
-        """The outcome is final."""
-        self._tasks.close(p)

@@ -27,7 +27,7 @@ from emulator.federation.server import check_books
 from emulator.federation.structure import Contribution
 from emulator.federation.structure.cohorts.affinity import Affinity, Exploration, Request
 from emulator.federation.structure.cohorts.cohort import Cohort, Step
-from emulator.federation.structure.cohorts.measures import Measured, Measures
+from emulator.federation.structure.cohorts.measures import Measures
 from emulator.federation.structure.cohorts.partition import (
     Conditions,
     Quality,
@@ -444,8 +444,8 @@ class Coordinator:
             records, everyone = self._records, range(self.population.clients)
             homes = [records.home(client, self.tree) for client in everyone]
             known = [records.is_known(client, home) for client, home in enumerate(homes)]
-            newest = [Measured(c.cohort, c.pacing.model(), c.version) for c in cohorts]
-            accuracy = self._measures.measure(newest, homes, known, self.version)
+            served = [cohort.served_at_home(homes) for cohort in cohorts]
+            accuracy = self._measures.measure(served, homes, known, self.version)
             for cohort in cohorts:
                 cohort.surface_nonfinite()
         if accuracy is not None:

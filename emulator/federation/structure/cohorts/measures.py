@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.federation.personalization import fairness
+from emulator.federation.personalization import Served, fairness
 from emulator.federation.tasks import Tasks
 from emulator.learning_interface import Learner
 from emulator.recording.recorder import Recorder
 
 SEEN_OFTEN = 3
 """A client that has reported as often counts for the adjusted Rand index."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A cohort's newest model."""
-
-    cohort: str
-    model: Any
-    version: int
 
 
 class Measures:
@@ -40,7 +29,7 @@ class Measures:
         self._newest: dict[int, tuple[float, float, int]] = {}
 
     def measure(
-        self, cohorts: Sequence[Measured], homes: Sequence[str], known: Sequence[bool], version: int
+        self, cohorts: Sequence[Served], homes: Sequence[str], known: Sequence[bool], version: int
     ) -> float | None:
         """Evaluate these cohorts on the clients that are at ``homes`` there [clients]; returns the
         accuracy over all clients' samples, each by the newest measured model that served it.
@@ -49,8 +38,7 @@ class Measures:
         all: the same, and of the clients' accuracies mean, variance, worst and best tenth.
         """
         for cohort in cohorts:
-            served = [c for c, home in enumerate(homes) if home == cohort.cohort]
-            found = self._learner.evaluate_clients(cohort.model, self._tasks.states, served)
+            found = self._learner.evaluate_clients(cohort.model, self._tasks.states, cohort.clients)
             rows = {client: (accuracy, loss, n) for client, accuracy, loss, n in found}
             self._newest.update(rows)
             for client, (accuracy, loss, n) in rows.items():
