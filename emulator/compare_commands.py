@@ -50,6 +50,7 @@ def compare(
         comparison_table,
     )
     from analysis.errors import AnalysisError
+    from analysis.output_file import write_file
     from analysis.runs import group_runs, load_runs
 
     of_baseline = load_runs(baseline)
@@ -62,8 +63,5 @@ def compare(
     found = compared(load_runs([*runs, baseline]), of_baseline[0], target, metric, sustain)
     for path, text in ((csv, comparison_csv), (markdown, comparison_markdown)):
         if path is not None:
-            try:
-                path.write_text(text(found), encoding="utf-8")
-            except OSError as error:
-                raise AnalysisError(f"{path}: cannot be written ({error.strerror})") from error
+            write_file(path, text(found).encode())
     Console().print(comparison_table(found))

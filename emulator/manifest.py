@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import sys
@@ -16,7 +15,7 @@ from emulator.errors import ScenarioError
 from emulator.learning.learner import Learner
 from emulator.learning.setting import Setting
 from emulator.recording.recorder import Recorder
-from emulator.scenario import Scenario, resolved_yaml
+from emulator.scenario import Scenario, scenario_sha256
 from emulator.scenario.schema import Stop
 
 Manifest = dict[str, Any]
@@ -38,8 +37,8 @@ def new_manifest(
         "name": scenario.name,
         "seed": scenario.seed,
         "timing_only": timing_only,
-        "scenario_sha256": _sha256(resolved_yaml(scenario)),
-        "run_sha256": _sha256(resolved_yaml(endless)),
+        "scenario_sha256": scenario_sha256(scenario),
+        "run_sha256": scenario_sha256(endless),
         "overrides": overrides,
         "notes": notes,
         "fingerprint": fingerprint,
@@ -60,10 +59,6 @@ def new_manifest(
         "finish_of": (before or {}).get("finish_of"),
         "earlier": earlier,
     }
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def same_run(path: Path, before: Manifest, now: Manifest, stop: Stop) -> bool:

@@ -1,4 +1,4 @@
-"""A line on the terminal that says where a run is and how long it will take."""
+"""Where a run is and how long it will take: on a terminal a bar, elsewhere a plain line."""
 
 from __future__ import annotations
 
@@ -26,24 +26,18 @@ if TYPE_CHECKING:
 _PLAIN_EVERY_S = 5.0
 
 
-class ProgressLine:
-    """Call it with the server and, at an evaluation, the accuracy.
+class ProgressBar:
+    """On a terminal (``_live``) a bar with an estimate, on stderr; elsewhere what is printed."""
 
-    On a terminal a bar with an estimate; elsewhere a plain line now and then; on stderr.
-    """
-
-    def __init__(self, scenario: Scenario, *, quiet: bool) -> None:
-        self._stop = scenario.stop
+    def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._accuracy: float | None = None
         self._started = time.monotonic()
-        self._last_plain = self._started
         console = Console(stderr=True)
         self._live = console.is_terminal and not quiet
         self._bar = Progress(
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -65,6 +59,30 @@ class ProgressLine:
     ) -> None:
         self._bar.stop()
 
+    def _show(self, done: float, text: str) -> None:
+        """Move the bar to the share that is done."""
+        self._bar.update(self._task, completed=done, description=text)
+
+    def _print(self, done: float, text: str) -> None:
+        """A line with an estimate: the rest takes as long as what is done did."""
+        left = "?"
+        if done > 0:
+            left = duration_text((time.monotonic() - self._started) * (1 - done) / done)
+        print(f"{done:4.0%}  {text}; about {left} left", file=sys.stderr, flush=True)
+
+
+class ProgressLine(ProgressBar):
+    """Call it with the server and, at an evaluation, the accuracy.
+
+    On a terminal a bar with an estimate; elsewhere a plain line now and then; on stderr.
+    """
+
+    def __init__(self, scenario: Scenario, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
+        self._stop = scenario.stop
+        self._accuracy: float | None = None
+        self._last_plain = self._started
+
     def __call__(self, server: Federation, accuracy: float | None) -> None:
         if self._quiet:
             return
@@ -77,10 +95,7 @@ class ProgressLine:
         if self._accuracy is not None:
             text += f", accuracy {self._accuracy:.3f}"
         if self._live:
-            self._bar.update(self._task, completed=done, description=text)
+            self._show(done, text)
         elif time.monotonic() - self._last_plain > _PLAIN_EVERY_S:
             self._last_plain = time.monotonic()
-            left = "?"
-            if done > 0:
-                left = duration_text((time.monotonic() - self._started) * (1 - done) / done)
-            print(f"{done:4.0%}  {text}; about {left} left", file=sys.stderr, flush=True)
+            self._print(done, text)

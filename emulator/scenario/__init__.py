@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from emulator.scenario.overrides import apply_overrides
 from emulator.scenario.schema import Scenario
 from emulator.scenario.source import Source, read_yaml
 
-__all__ = ["Scenario", "load_scenario", "resolved_yaml", "validated"]
+__all__ = ["Scenario", "load_scenario", "resolved_yaml", "scenario_sha256", "validated"]
 
 
 def load_scenario(
@@ -47,3 +48,8 @@ def resolved_yaml(scenario: Scenario) -> str:
     data = json.loads(scenario.model_dump_json(by_alias=True))
     text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     return text
+
+
+def scenario_sha256(scenario: Scenario) -> str:
+    """The hash by which a manifest names the scenario."""
+    return hashlib.sha256(resolved_yaml(scenario).encode()).hexdigest()

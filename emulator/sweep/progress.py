@@ -6,19 +6,9 @@ import json
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
-from analysis.human_units import duration_text
+from emulator.progress import ProgressBar
 from emulator.sweep.agenda import OVER, Agenda
 from emulator.sweep.carry_out import Ending
 from emulator.sweep.plan import PlannedRun
@@ -27,42 +17,16 @@ _LOOK_EVERY_S: Final = 1.0
 _PLAIN_EVERY_S: Final = 10.0
 
 
-class SweepProgress:
+class SweepProgress(ProgressBar):
     """On a terminal a bar over all runs with an estimate; elsewhere a plain line for each run that
     ends and now and then; on stderr. Runs that were finished before count for nothing."""
 
     def __init__(self, out: Path, agenda: Agenda, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
         self._out = out
         self._agenda = agenda
-        self._quiet = quiet
         self._to_do = [run for run in agenda.runs if agenda.status[run.directory] not in OVER]
-        self._started = self._looked = time.monotonic()
-        console = Console(stderr=True)
-        self._live = console.is_terminal and not quiet
-        self._bar = Progress(
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.description}", markup=False),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not self._live,
-        )
-        self._task = self._bar.add_task("starting", total=1.0)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
+        self._looked = self._started
 
     def ended(self, key: str, ending: Ending) -> None:
         """A run is over."""
@@ -84,10 +48,9 @@ class SweepProgress:
         done = self._fraction()
         text = f"{self._counted()}, {self._agenda.count({'running'})} under way"
         if self._live:
-            self._bar.update(self._task, completed=done, description=text)
-            return
-        left = duration_text((now - self._started) * (1 - done) / done) if done > 0 else "?"
-        print(f"{done:4.0%}  {text}; about {left} left", file=sys.stderr, flush=True)
+            self._show(done, text)
+        else:
+            self._print(done, text)
 
     def _counted(self) -> str:
         return f"{self._agenda.count(OVER)} of {len(self._agenda.runs)} runs"

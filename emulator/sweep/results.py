@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -20,10 +19,11 @@ from analysis.crossing import time_to_accuracy
 from analysis.curves import curve
 from analysis.errors import AnalysisError
 from analysis.human_units import duration_text, percent_text, target_text
+from analysis.output_file import write_file
 from analysis.result_rows import host_s
 from analysis.run_reader import Run, finite_number, read_run
 from analysis.summary import DEFAULT_TARGETS
-from emulator.scenario import Scenario, resolved_yaml
+from emulator.scenario import Scenario, scenario_sha256
 from emulator.sweep.agenda import Agenda, Status
 from emulator.sweep.plan import PlannedRun
 from emulator.sweep.study import Study
@@ -55,7 +55,7 @@ def is_finished(directory: Path, scenario: Scenario, *, timing_only: bool) -> bo
     if scenario.execution.executor == "auto":
         execution = scenario.execution.model_copy(update={"executor": executor})
         scenario = scenario.model_copy(update={"execution": execution})
-    return bool(hashlib.sha256(resolved_yaml(scenario).encode()).hexdigest() == same_hash)
+    return bool(scenario_sha256(scenario) == same_hash)
 
 
 def tried_before(out: Path, runs: Sequence[PlannedRun]) -> dict[str, tuple[Status, str]]:
@@ -138,7 +138,7 @@ def write_results(
             for run in agenda.runs
         ],
     }
-    _replace(out / "sweep.json", json.dumps(found, indent=2) + "\n")
+    write_file(out / "sweep.json", (json.dumps(found, indent=2) + "\n").encode())
     columns = (
         "accuracy", "sim_time_s", *map(_time_to, targets), "versions", "events_sha256",
         "trainings_run", "host_s",
@@ -153,7 +153,7 @@ def write_results(
             (run.scenario_name, run.seed, *(_cell(run.values[key]) for key in keys), run.directory,
              agenda.status[run.directory], *(figure.get(column) for column in columns))
         )  # fmt: skip
-    _replace(out / "sweep.csv", text.getvalue())
+    write_file(out / "sweep.csv", text.getvalue().encode())
 
 
 def _cell(value: Any) -> str:
@@ -162,12 +162,6 @@ def _cell(value: Any) -> str:
 
 def _digest(run: PlannedRun) -> str:
     return hashlib.blake2b(run.scenario.model_dump_json().encode(), digest_size=16).hexdigest()
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def sweep_table(

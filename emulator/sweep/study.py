@@ -13,13 +13,12 @@ from pydantic import BeforeValidator, Field, ValidationError
 from emulator.errors import ScenarioError
 from emulator.scenario.messages import explain
 from emulator.scenario.overrides import apply_overrides, assign
-from emulator.scenario.schema.base import InputPath, Section
+from emulator.scenario.schema.base import InputPath, Name, Section
 from emulator.scenario.source import Loc, Source, compose, cut, read_yaml, shown
 
 MOST_RUNS: Final = 10_000
 _LARGEST_SEED: Final = 2**63 - 1
 _SEEDS: Final = re.compile(r"[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*")
-_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _NOT_VARIED: Final = {
     "seed": "seeds are given by seeds (--seeds)",
     "name": "names are made of the values that vary",
@@ -66,7 +65,7 @@ class Arm(Section):
     """A scenario file, with values of its own; the ``name`` is the scenario's unless given."""
 
     file: InputPath
-    name: Annotated[str, Field(pattern=_NAME)] | None = None
+    name: Name | None = None
     set: dict[str, Any] = Field(default_factory=dict)
 
 

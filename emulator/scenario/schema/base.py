@@ -26,6 +26,7 @@ class Section(BaseModel):
 
 
 Kind = Field(discriminator="kind")
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 # Whole numbers up to here fit 64 bits and are exact as floats; beyond are mistakes.
 LARGEST_COUNT: Final = 2**53
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from emulator.scenario.schema.base import Count, Positive, Section
+from emulator.scenario.schema.base import Count, Name, Positive, Section
 from emulator.scenario.schema.clustered import Clustered
 from emulator.scenario.schema.clustered_rules import not_with_clustered
 from emulator.scenario.schema.cohort_rules import not_with_cohorts
@@ -159,7 +159,7 @@ class Scenario(Section):
     """A whole experiment."""
 
     schema_version: Annotated[Literal[1], Field(alias="schema")]
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: Name
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     stop: Stop
     task: Task
