@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from analysis.crossing import time_to_accuracy
 from analysis.curves import curve
-from analysis.errors import AnalysisError
 from analysis.human_units import target_text
 from analysis.plots import (
     TARGET_GRAY,
     axes_for,
     group_look,
+    nothing_to_plot,
     style_axes,
     write_legend,
     write_title,
@@ -77,13 +77,15 @@ def _plot(
     groups = group_runs(runs)
     every = [run for group in groups for run in group.runs]
     if not any(curve(run, metric).time_s.size for run in every):
-        where = ", ".join(str(run.directory) for run in every) or "no run was given"
-        raise AnalysisError(f"nothing to plot: no evaluation of the global model yet ({where})")
+        raise nothing_to_plot("no evaluation of the global model yet", every)
     axes = axes_for(ax)
-    unit, unit_size = spent.unit(max(_at_end(run, spent, metric) for run in every))
+    steps = {run: _steps(run, spent, metric) for run in every}
+    most = max(float(amounts.max(initial=0.0)) for amounts, _ in steps.values())
+    unit, unit_size = spent.unit(most)
     handles, labels = [], []
     for place, group in enumerate(groups):
-        drawn = _draw_group(axes, group, spent, unit_size, metric, group_look(place))
+        of_group = [steps[run] for run in group.runs]
+        drawn = _draw_group(axes, of_group, unit_size, group_look(place))
         for target in targets:
             _mark_crossings(axes, group, target, metric, sustain, spent, unit_size, place)
         if drawn is not None:
@@ -107,10 +109,10 @@ def _plot(
 
 
 def _draw_group(
-    axes: Axes, group: Group, spent: Spent, unit_size: float, metric: str, look: dict[str, Any]
+    axes: Axes, of_group: Sequence[tuple[Floats, Floats]], unit_size: float, look: dict[str, Any]
 ) -> Line2D | None:
     """The line for the legend; None where the group has no evaluation."""
-    steps = [s for s in (_steps(run, spent, metric) for run in group.runs) if s[0].size]
+    steps = [s for s in of_group if s[0].size]
     if not steps:
         return None
     if len(steps) == 1:
@@ -146,11 +148,6 @@ def _steps(run: Run, spent: Spent, metric: str) -> tuple[Floats, Floats]:
     end_s = np.maximum(points.time_s[-1:], run.simulated_s)
     amounts = spent.by(run, np.append(points.time_s, end_s))
     return amounts, np.append(points.value, points.value[-1:])
-
-
-def _at_end(run: Run, spent: Spent, metric: str) -> float:
-    amounts, _ = _steps(run, spent, metric)
-    return float(amounts.max(initial=0.0))
 
 
 def _mark_crossings(

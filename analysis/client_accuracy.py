@@ -17,13 +17,19 @@ Floats = NDArray[np.float64]
 def worst_tenth(run: Run) -> float | None:
     """The mean accuracy of the worst tenth of the evaluated clients, at least one; None without."""
     accuracy = _evaluated(run)[1]
-    return float(np.sort(accuracy)[: _tenth(accuracy.size)].mean()) if accuracy.size else None
+    return tenths(accuracy)[0] if accuracy.size else None
 
 
 def best_tenth(run: Run) -> float | None:
     """The mean accuracy of the best tenth of the evaluated clients, at least one; None without."""
     accuracy = _evaluated(run)[1]
-    return float(np.sort(accuracy)[-_tenth(accuracy.size) :].mean()) if accuracy.size else None
+    return tenths(accuracy)[1] if accuracy.size else None
+
+
+def tenths(accuracy: Floats) -> tuple[float, float]:
+    """The means of the worst and of the best tenth of clients [n], n > 0; at least one each."""
+    ordered, tenth = np.sort(accuracy), _tenth(accuracy.size)
+    return float(ordered[:tenth].mean()), float(ordered[-tenth:].mean())
 
 
 def straggler_accuracy(run: Run) -> float | None:

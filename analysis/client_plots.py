@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
+from analysis.client_accuracy import tenths
 from analysis.cohort_series import newest_by_client
 from analysis.errors import AnalysisError
 from analysis.human_units import percent_text
@@ -16,6 +17,7 @@ from analysis.plots import (
     TARGET_GRAY,
     axes_for,
     group_look,
+    nothing_to_plot,
     style_axes,
     write_legend,
     write_title,
@@ -80,7 +82,7 @@ def plot_participation(runs: Run | Sequence[Run], ax: Axes | None = None) -> Axe
         never = float(np.mean([(each == 0).mean() for each in counts]))
         labels.append(f"{group.label}: Gini {gini:.2f}, never {percent_text(never)} of clients")
     if not handles:
-        raise AnalysisError(f"nothing to plot: no update has been reported yet{_where(groups)}")
+        raise nothing_to_plot("no update has been reported yet", _runs(groups))
     axes.plot([0, 1], [0, 1], color=TARGET_GRAY, linestyle=(0, (5, 4)), linewidth=0.8)
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.set_xlabel("clients, those that report least first")
@@ -110,13 +112,12 @@ def plot_fairness(runs: Run | Sequence[Run], ax: Axes | None = None) -> Axes:
         shares = np.arange(ordered.size + 1) / ordered.size
         handles += axes.step(np.concatenate([[0.0], ordered]), shares, where="post", linewidth=1.8,
                              **group_look(place))  # fmt: skip
-        tenth = max(1, ordered.size // 10)
+        worst, best = tenths(ordered)
         labels.append(
-            f"{group.label}: worst tenth {percent_text(float(ordered[:tenth].mean()))}, best "
-            f"{percent_text(float(ordered[-tenth:].mean()))}"
+            f"{group.label}: worst tenth {percent_text(worst)}, best {percent_text(best)}"
         )
     if not handles:
-        raise AnalysisError(f"nothing to plot: no client has been evaluated{_where(groups)}")
+        raise nothing_to_plot("no client has been evaluated", _runs(groups))
     axes.set(xlim=(-0.02, 1.02), ylim=(0, 1.02))
     axes.set_xlabel("accuracy of a client's model, at last")
     axes.set_ylabel("share of clients with no more")
@@ -151,7 +152,7 @@ def plot_clients_over_day(runs: Run | Sequence[Run], ax: Axes | None = None) -> 
     """
     groups = group_runs(runs)
     if not any(run.simulated_s > 0 for group in groups for run in group.runs):
-        raise AnalysisError(f"nothing to plot: no simulated time has passed{_where(groups)}")
+        raise nothing_to_plot("no simulated time has passed", _runs(groups))
     axes = axes_for(ax)
     handles = []
     for place, group in enumerate(groups):
@@ -173,6 +174,5 @@ def plot_clients_over_day(runs: Run | Sequence[Run], ax: Axes | None = None) -> 
     return axes
 
 
-def _where(groups: Sequence[Group]) -> str:
-    runs = [str(run.directory) for group in groups for run in group.runs]
-    return f" ({', '.join(runs) or 'no run was given'})"
+def _runs(groups: Sequence[Group]) -> list[Run]:
+    return [run for group in groups for run in group.runs]

@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from analysis.errors import AnalysisError
 from analysis.human_units import duration_text, time_unit
 from analysis.phases import KINDS, Floats, Ints, Phases, phases_of, read_tasks
-from analysis.plots import PALETTE, axes_for, group_look, style_axes, write_legend, write_title
+from analysis.plots import (
+    PALETTE,
+    axes_for,
+    group_look,
+    nothing_to_plot,
+    style_axes,
+    write_legend,
+    write_title,
+)
 from analysis.run_reader import Run
 from analysis.runs import group_runs
 from analysis.spending import work_spans_s
@@ -184,8 +192,7 @@ def plot_presence(runs: Run | Sequence[Run], ax: Axes | None = None) -> Axes:
     groups = group_runs(runs)
     first = [group.runs[0] for group in groups]
     if not any(run.updates["client"].size for run in first):
-        where = f" ({first[0].directory})" if first else ""
-        raise AnalysisError(f"nothing to plot: nobody took part{where}")
+        raise nothing_to_plot("nobody took part", first)
     axes = axes_for(ax)
     unit, unit_s = time_unit(max(run.simulated_s for run in first))
     handles, labels = list[Artist](), list[str]()

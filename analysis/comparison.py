@@ -86,14 +86,16 @@ class Row:
     """One scenario of a comparison.
 
     ``needed`` has by cost what each run needed, by seed; ``medians`` and ``speed_ups`` are by cost
-    too, the latter empty for the baseline. ``means`` are by the names in ``FINALS``, without those
-    that no run has.
+    too, the latter empty for the baseline. ``finals`` has by the names in ``FINALS`` what each run
+    came to, by seed, where it has the value; ``means`` are by these names, without those that no
+    run has.
     """
 
     group: Group
     needed: dict[str, dict[int, Needed]]
     medians: dict[str, Median]
     speed_ups: dict[str, SpeedUp]
+    finals: dict[str, dict[int, float]]
     means: dict[str, Mean]
 
     @property
@@ -204,12 +206,16 @@ def _row(group: Group, base: Row | None, target: float, metric: str, sustain: in
     speed_ups = {}
     if base is not None:
         speed_ups = {cost: speed_up(base.needed[cost], needed[cost]) for cost in COSTS}
-    means = {}
-    for name, value in FINALS.items():
-        mean = _mean(group, None if base is None else base.group, value, metric)
-        if mean is not None:
-            means[name] = mean
-    return Row(group, needed, medians, speed_ups, means)
+    finals = {
+        name: {_seed(run): v for run in group.runs if (v := value(run, metric)) is not None}
+        for name, value in FINALS.items()
+    }
+    means = {
+        name: _mean(known, {} if base is None else base.finals[name])
+        for name, known in finals.items()
+        if known
+    }
+    return Row(group, needed, medians, speed_ups, finals, means)
 
 
 def _needed(run: Run, crossing: Crossing, spent: Spent) -> Needed:
@@ -266,18 +272,9 @@ FINALS: dict[str, Callable[[Run, str], float | None]] = {
 """What is compared at the end of the runs: the test metric, and accuracies of clients."""
 
 
-def _mean(
-    group: Group, base: Group | None, value: Callable[[Run, str], float | None], metric: str
-) -> Mean | None:
-    found = {_seed(run): value(run, metric) for run in group.runs}
-    known = {seed: v for seed, v in found.items() if v is not None}
-    if not known:
-        return None
-    differences = []
-    for run in () if base is None else base.runs:
-        before = value(run, metric)
-        if before is not None and _seed(run) in known:
-            differences.append(known[_seed(run)] - before)
+def _mean(known: dict[int, float], base: dict[int, float]) -> Mean:
+    """Of the values by seed; ``base``: those of the baseline."""
+    differences = [known[seed] - before for seed, before in base.items() if seed in known]
     return Mean(
         math.fsum(known.values()) / len(known),
         len(known),

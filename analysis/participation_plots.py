@@ -10,9 +10,16 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from analysis.errors import AnalysisError
 from analysis.human_units import duration_text, time_unit
-from analysis.plots import PALETTE, axes_for, group_look, style_axes, write_legend, write_title
+from analysis.plots import (
+    PALETTE,
+    axes_for,
+    group_look,
+    nothing_to_plot,
+    style_axes,
+    write_legend,
+    write_title,
+)
 from analysis.run_reader import Run
 from analysis.runs import group_runs
 from analysis.spending import work_spans_s
@@ -61,7 +68,7 @@ def plot_round_durations(runs: Run | Sequence[Run], ax: Axes | None = None) -> A
     found["round"] = np.concatenate([*rounds_s, np.empty(0)])
     longest_s = max(float(np.nanmax(values, initial=0.0)) for values in found.values())
     if not longest_s > 0:
-        raise AnalysisError(f"nothing to plot: no participation has taken time yet{_where(every)}")
+        raise nothing_to_plot("no participation has taken time yet", every)
     axes = axes_for(ax)
     unit, unit_s = time_unit(longest_s)
     axes.set_xscale("log")
@@ -105,7 +112,7 @@ def plot_staleness(runs: Run | Sequence[Run], ax: Axes | None = None) -> Axes:
     most = max((int(values.max(initial=-1)) for values in found), default=-1)
     if most < 0:
         every = [run for group in groups for run in group.runs]
-        raise AnalysisError(f"nothing to plot: no update has been reported yet{_where(every)}")
+        raise nothing_to_plot("no update has been reported yet", every)
     axes = axes_for(ax)
     handles, labels = [], []
     # Few enough steps to be seen; a step that holds several versions shows their mean share.
@@ -150,7 +157,7 @@ def plot_wasted_work(runs: Run | Sequence[Run], ax: Axes | None = None) -> Axes:
     most_s = max((sum(sums.values()) for sums in spent), default=0.0)
     if not most_s > 0:
         every = [run for group in groups for run in group.runs]
-        raise AnalysisError(f"nothing to plot: no device has worked yet{_where(every)}")
+        raise nothing_to_plot("no device has worked yet", every)
     axes = axes_for(ax, height_in=1.6 + 0.5 * len(groups))
     unit, unit_s = time_unit(most_s)
     known = [outcome for outcome in OUTCOME_ORDER if any(outcome in sums for sums in spent)]
@@ -177,7 +184,3 @@ def plot_wasted_work(runs: Run | Sequence[Run], ax: Axes | None = None) -> Axes:
     handles = [Patch(color=_OUTCOME_COLORS.get(outcome, "#777777")) for outcome in known]
     write_legend(axes, handles, known, loc="upper left", bbox_to_anchor=(0, -0.3), ncols=4)
     return axes
-
-
-def _where(runs: Sequence[Run]) -> str:
-    return f" ({', '.join(str(run.directory) for run in runs) or 'no run was given'})"

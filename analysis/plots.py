@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,12 @@ def _draw_run(
     if crossings:
         axes.plot(*zip(*crossings, strict=True), linestyle="none", zorder=4, **look)
     return line
+
+
+def nothing_to_plot(why: str, runs: Iterable[Run]) -> AnalysisError:
+    """The error of a plot that would be empty; it names the runs."""
+    where = ", ".join(str(run.directory) for run in runs) or "no run was given"
+    return AnalysisError(f"nothing to plot: {why} ({where})")
 
 
 def axes_for(ax: Axes | None, width_in: float = 7.2, height_in: float = 4.2) -> Axes:
