@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from commandline import Config, Lab, RunFiles, digits, links, synchronous
-from test_resume import COMPARED, run, same_files
+from test_resume import COMPARED, planted_phones, run, same_files, undisturbed
 
 MODEL_BYTES = 4 * 650
 """Digits' logistic regression: 64 × 10 weights and 10 biases."""
@@ -301,33 +301,14 @@ def test_where_no_update_is_finite_the_first_model_stays(lab: Lab) -> None:
 
 # --- again and again ------------------------------------------------------------------------------
 
-SCENARIO = """
-schema: 1
-name: resumed
-seed: 3
-stop: {sim_time: 1000 h, versions: 5}
-task:
-  dataset: {kind: digits}
-  clients: 16
-  partition: {kind: iid}
-  planted: {kind: label_permutation, clusters: 2}
-  client_test: 0.2
-  model: {kind: logistic}
-system:
-  devices: {kind: phones, noise: {dist: lognormal, median: 1.0, sigma: 1.0}}
-  availability: {kind: phones, duty: 0.5}
-  network: {client: {down: devices, up: devices, latency: 55 ms}}
-  on_offline: drop
-local: {epochs: 1, batch_size: 10, optimizer: {kind: sgd, lr: 0.1}}
+SCENARIO = planted_phones("""
 federation:
   pacing: {kind: synchronous, participants: 6, over_commitment: 1.2, deadline: none,
            stragglers: finish}
   server_optimizer: {kind: fedyogi, lr: 0.05, tau: 0.1}
   structure: STRUCTURE
 evaluation: {every: {versions: 2}}
-memo: {checkpoint_every: 0 s}
-execution: {executor: EXECUTOR}
-"""
+""", versions=5, clients=16, clusters=2, on_offline="drop")  # fmt: skip
 STRUCTURES = {
     "ifca": "{kind: ifca, clusters: 2}",
     "cfl": "{kind: cfl, min_rounds: 2, max_clusters: 2, "
@@ -350,10 +331,8 @@ def whole(
 ) -> tuple[str, Path, tuple[str, ...]]:
     """(structure, run directory, files to compare) of a run that nobody disturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    assert run(write_scenario(folder, request.param, "inline"), folder / "run")[0] == 0
-    models = sorted(path.name for path in (folder / "run").glob("model-*.safetensors"))
-    assert len(models) == 2
-    return request.param, folder / "run", (*TABLES, *models)
+    scenario = write_scenario(folder, request.param, "inline")
+    return request.param, *undisturbed(scenario, folder, 2, TABLES)
 
 
 def test_killed_in_the_middle_of_a_pass_and_run_again(

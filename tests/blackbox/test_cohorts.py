@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from commandline import Config, Lab, buffered, digits, links, timed
-from test_resume import COMPARED, run, same_files
+from test_resume import COMPARED, planted_phones, run, same_files, undisturbed
 
 SYNCHRONOUS = {"kind": "synchronous", "participants": 4, "deadline": "none"}
 TABLES = (
@@ -238,24 +238,7 @@ def test_half_a_model_in_each_cohort(lab: Lab) -> None:
 
 # --- again and again ------------------------------------------------------------------------------
 
-SCENARIO = """
-schema: 1
-name: resumed
-seed: 3
-stop: {sim_time: 1000 h, versions: 30}
-task:
-  dataset: {kind: digits}
-  clients: 24
-  partition: {kind: iid}
-  planted: {kind: label_permutation, clusters: 3}
-  client_test: 0.2
-  model: {kind: logistic}
-system:
-  devices: {kind: phones, noise: {dist: lognormal, median: 1.0, sigma: 1.0}}
-  availability: {kind: phones, duty: 0.5}
-  network: {client: {down: devices, up: devices, latency: 55 ms}}
-  on_offline: pause
-local: {epochs: 1, batch_size: 10, optimizer: {kind: sgd, lr: 0.1}}
+SCENARIO = planted_phones("""
 federation:
   pacing: PACING
   server_optimizer: {kind: fedyogi, lr: 0.05, tau: 0.1}
@@ -268,9 +251,7 @@ federation:
       max_cohorts: 3
       partition: {at: [6, 12]}
 evaluation: {every: {versions: 4}}
-memo: {checkpoint_every: 0 s}
-execution: {executor: EXECUTOR}
-"""
+""", versions=30, clients=24, clusters=3, on_offline="pause")  # fmt: skip
 PACINGS = {
     "rounds": "{kind: synchronous, participants: 9, deadline: none}",
     "buffers": "{kind: buffered, in_flight: 9, buffer: 6}",
@@ -296,10 +277,8 @@ def whole(
 ) -> tuple[str, Path, tuple[str, ...]]:
     """(pacing, run directory, files to compare) of a run that nobody disturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    assert run(write_scenario(folder, request.param, "inline"), folder / "run")[0] == 0
-    models = sorted(path.name for path in (folder / "run").glob("model-*.safetensors"))
-    assert len(models) == 3
-    return request.param, folder / "run", (*TABLES, *models)
+    scenario = write_scenario(folder, request.param, "inline")
+    return request.param, *undisturbed(scenario, folder, 3, TABLES)
 
 
 def test_killed_with_three_cohorts_and_run_again(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from commandline import Config, Lab, RunFiles, buffered, digits, links, synchronous, timed
 from test_cohorts import SYNCHRONOUS, TABLES, planted
+from test_resume import planted_phones, same_files
 from test_resume import run as execute
-from test_resume import same_files
 
 
 def with_faults(config: Config, **faults: Any) -> Config:
@@ -147,24 +147,7 @@ def test_lost_records_are_explored_anew(lab: Lab) -> None:
 
 # --- learning -------------------------------------------------------------------------------------
 
-SCENARIO = """
-schema: 1
-name: faults
-seed: 3
-stop: {sim_time: 1000 h, versions: 24}
-task:
-  dataset: {kind: digits}
-  clients: 24
-  partition: {kind: iid}
-  planted: {kind: label_permutation, clusters: 2}
-  client_test: 0.2
-  model: {kind: logistic}
-system:
-  devices: {kind: phones, noise: {dist: lognormal, median: 1.0, sigma: 1.0}}
-  availability: {kind: phones, duty: 0.5}
-  network: {client: {down: devices, up: devices, latency: 55 ms}}
-  on_offline: pause
-local: {epochs: 1, batch_size: 10, optimizer: {kind: sgd, lr: 0.1}}
+SCENARIO = planted_phones("""
 federation:
   pacing: {kind: buffered, in_flight: 9, buffer: 6}
   structure:
@@ -183,9 +166,7 @@ federation:
     cohort_failures: {kind: exponential, mean: 2 min, restart: 20 s}
     coordinator_failures: {kind: exponential, mean: 5 min, restart: 1 min}
 evaluation: {every: {versions: 8}}
-memo: {checkpoint_every: 0 s}
-execution: {executor: EXECUTOR}
-"""
+""", versions=24, clients=24, clusters=2, on_offline="pause")  # fmt: skip
 
 
 def scenario_for(folder: Path, executor: str) -> Path:

@@ -69,6 +69,45 @@ def run(
     return code, log.stat().st_size if log.exists() else 0
 
 
+def planted_phones(
+    rest: str, *, versions: int, clients: int, clusters: int, on_offline: str
+) -> str:
+    """A scenario of clients of several kinds on phones that come and go; ``rest`` begins with
+    ``federation``."""
+    return f"""
+schema: 1
+name: resumed
+seed: 3
+stop: {{sim_time: 1000 h, versions: {versions}}}
+task:
+  dataset: {{kind: digits}}
+  clients: {clients}
+  partition: {{kind: iid}}
+  planted: {{kind: label_permutation, clusters: {clusters}}}
+  client_test: 0.2
+  model: {{kind: logistic}}
+system:
+  devices: {{kind: phones, noise: {{dist: lognormal, median: 1.0, sigma: 1.0}}}}
+  availability: {{kind: phones, duty: 0.5}}
+  network: {{client: {{down: devices, up: devices, latency: 55 ms}}}}
+  on_offline: {on_offline}
+local: {{epochs: 1, batch_size: 10, optimizer: {{kind: sgd, lr: 0.1}}}}
+{rest.strip()}
+memo: {{checkpoint_every: 0 s}}
+execution: {{executor: EXECUTOR}}
+"""
+
+
+def undisturbed(
+    scenario: Path, folder: Path, models: int, tables: Sequence[str]
+) -> tuple[Path, tuple[str, ...]]:
+    """(the directory, files to compare) of a run that nobody disturbed, with so many models."""
+    assert run(scenario, folder / "run")[0] == 0
+    found = sorted(path.name for path in (folder / "run").glob("model-*.safetensors"))
+    assert len(found) == models
+    return folder / "run", (*tables, *found)
+
+
 def same_files(one: Path, other: Path, names: Sequence[str] = COMPARED) -> None:
     for name in names:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
