@@ -29,6 +29,7 @@ import numpy as np
 from analysis.cohort_series import Points, metric
 from analysis.result_rows import host_s, rounded, write_rows
 from analysis.run_reader import Run, read_run
+from analysis.spending import device_time_s, versions_made
 from emulator.progress import ProgressLine
 from emulator.run import Options, run
 from emulator.scenario import load_scenario
@@ -256,18 +257,14 @@ def until(found: Run, target: float, name: str) -> Row:
                "_device_h": None}  # fmt: skip
     if there.size:
         reached_s = float(points.time_s[there[0]])
-        versions, updates = found.versions, found.updates
+        versions, at_s = found.versions, np.array([reached_s])
         by_then = versions["sim_time_s"] <= reached_s
-        # Of a participation that came to something, the whole; of any other, what was wasted.
-        busy_s = np.where(updates["outcome"] == "reported",
-                          updates["uploaded_s"] - updates["dispatched_s"],
-                          updates["wasted_s"])  # fmt: skip
-        left_s = np.maximum(0.0, reached_s - updates["dispatched_s"])
         columns |= {
-            "_sim_h": rounded(reached_s / 3600), "_versions": int(by_then.sum()),
+            "_sim_h": rounded(reached_s / 3600),
+            "_versions": int(versions_made(found, at_s)[0]),
             "_bytes": int((versions["bytes_down"] + versions["bytes_up"])[by_then].sum()),
-            "_device_h": rounded(float(np.minimum(busy_s, left_s).sum()) / 3600),
-        }  # fmt: skip
+            "_device_h": rounded(float(device_time_s(found, at_s)[0]) / 3600),
+        }
     return {f"{name}{column}": value for column, value in columns.items()}
 
 
