@@ -89,6 +89,8 @@ class Tasks:
                 self.undecided[p.task] = p
         else:
             self.close(p)
+        if self.population.rest_s:
+            self.population.rest(p.client)
         self.on_end(p)
 
     def lost(self, p: Participation) -> None:

@@ -38,7 +38,7 @@ class Population:
 
     A client may be asked when it is eligible, will be online beyond now, and is not at work
     (unless ``queueing``, where online or not, at work or not, everyone may be asked whose policy
-    lets the task wait).
+    lets the task wait). After a task it rests for ``rest_s``, or until its next session.
     """
 
     few = False
@@ -52,6 +52,7 @@ class Population:
         at_work: Mapping[int, object],
         *,
         queueing: bool,
+        rest_s: float = 0.0,
     ) -> None:
         self._clock = clock
         self.availability = availability
@@ -60,6 +61,10 @@ class Population:
         self._eligible = eligible
         self._at_work = at_work
         self.queueing = queueing
+        self.rest_s = rest_s
+        # Who rests: until the end of this session, or the call that ends the rest.
+        self._resting: dict[int, tuple[float, Call]] = {}
+        self._listeners: list[Callable[[], None]] = []
         self.available = self._availability_test()
         """Whether a client may be asked now."""
         self._next_starts: list[tuple[float, int, bool]] | None = None
@@ -76,7 +81,31 @@ class Population:
             now = clock.now
             return online_until(client, now) > now and (everyone or bool(eligible[client]))
 
-        return available
+        if not self.rest_s:
+            return available
+        return lambda client: available(client) and not self._rests(client)
+
+    def _rests(self, client: int) -> bool:
+        """Whether it does, and in the session in which it began to."""
+        resting = self._resting.get(client)
+        return resting is not None and self.online_until(client) <= resting[0]
+
+    def rest(self, client: int) -> None:
+        """The client has ended a task, and rests from now on if it is online."""
+        until_s = self.online_until(client)
+        if until_s == -math.inf:
+            return
+        if client in self._resting:
+            self._clock.cancel(self._resting[client][1])
+        rested_s = self._clock.now + self.rest_s
+        call = self._clock.at(rested_s, Rank.CHECK_IN, client, partial(self._rested, client))
+        self._resting[client] = until_s, call
+
+    def _rested(self, client: int) -> None:
+        del self._resting[client]
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener()
 
     def online_until(self, client: int) -> float:
         """The end of the session that the client is in now; −inf when it is offline."""
@@ -90,6 +119,7 @@ class Population:
         mask &= self.availability.online_mask(math.nextafter(now, math.inf))
         if not self.queueing:
             mask[list(self._at_work)] = False
+        mask[list(filter(self._rests, self._resting))] = False
         return np.flatnonzero(mask)
 
     def watch_check_ins(self, action: Callable[[int], None]) -> None:
@@ -125,7 +155,22 @@ class Population:
             if start_s < math.inf:
                 heappush(heap, (start_s, client, True))
 
-    def at_next_check_in(self, action: Callable[[], None]) -> Call | None:
+    def at_next_check_in(self, action: Callable[[], None]) -> object:
+        """Call ``action`` once, when the next session of any eligible client starts, or when one
+        has rested; None if neither will ever be."""
+        if not self.rest_s:
+            return self._at_next_session(action)
+        waiting = [action]
+
+        def heard() -> None:
+            while waiting:
+                waiting.pop()()
+
+        self._listeners.append(heard)
+        self._at_next_session(heard)
+        return heard
+
+    def _at_next_session(self, action: Callable[[], None]) -> Call | None:
         """Call ``action`` when the next session of any eligible client starts, None if never.
 
         One heap with an entry a client; it is built when somebody first waits. An entry is the

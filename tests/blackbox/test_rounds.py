@@ -147,6 +147,44 @@ def test_queued_tasks_wait_their_turn(lab: Lab) -> None:
     assert run.times("updates", "uploaded_s") == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
+def test_who_has_uploaded_rests_before_it_is_asked_again(lab: Lab) -> None:
+    # Client 0 trains for 1 s and client 1 for 2 s, then each rests for 10 s: versions come with
+    # every upload. Client 1 goes offline at 13 s, drops its task, and rests no more at 15 s.
+    sessions = [[[0, 1000]], [[0, 13], [15, 1000]]]
+    config = timed(2, [1, 2], buffered(2, 1), sessions=sessions, stop={"versions": 5})
+    config["federation"]["selection"] = {"kind": "random", "rest": "10 s"}
+    run = lab.run(config)
+    asked = [(event["t"], event["entity"]) for event in run.of("dispatch")]
+    assert asked == [
+        (0.0, "client/0"), (0.0, "client/1"), (11.0, "client/0"), (12.0, "client/1"),
+        (15.0, "client/1"), (22.0, "client/0"),
+    ]  # fmt: skip
+    assert run.times("versions") == [1.0, 2.0, 12.0, 17.0, 23.0]
+
+
+def test_rounds_wait_for_those_who_rest(lab: Lab) -> None:
+    # Both report by 2 s; client 1 has rested at 12 s, and only then there are two.
+    config = timed(2, [1, 2], synchronous(2), stop={"versions": 3})
+    config["federation"]["selection"] = {"kind": "random", "rest": "10 s"}
+    run = lab.run(config)
+    assert run.times("versions") == [2.0, 14.0, 26.0]
+    assert [(event["t"], event["online"]) for event in run.of("wait")] == [
+        (2.0, 0), (11.0, 1), (14.0, 0), (23.0, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("structure", ["cohorts", "superclients"])
+def test_rest_goes_with_clients_that_the_server_asks(lab: Lab, structure: str) -> None:
+    config = timed(8, 1, synchronous(2))
+    config["federation"]["selection"] = {"kind": "random", "rest": "10 s"}
+    config["federation"]["structure"] = {"kind": structure} | (
+        {"clustering": {"kind": "auxo", "max_cohorts": 1}} if structure == "cohorts" else
+        {"grouping": {"kind": "random", "min_samples": 1, "max_clients": 2}, "hop": "relay",
+         "absent": {"kind": "wait"}}
+    )  # fmt: skip
+    assert f"federation.selection.rest with structure '{structure}'" in lab.failed_run(config)
+
+
 def test_a_run_in_which_nothing_is_left_to_happen_says_who_waits(lab: Lab) -> None:
     # Uploads at 1 to 5 s, and then the only client is gone for good.
     config = timed(1, 1, buffered(1, 10), sessions=[[[0, 5]]], at_end="end")

@@ -302,3 +302,84 @@ def test_who_waits_again_hears_of_the_one_after() -> None:
     for client in (2, 0, 1):
         pool.enter(client)
     assert heard == [1, 2, 3]
+
+
+# --- rest -----------------------------------------------------------------------------------------
+
+
+def resting(rows: Sequence[Row], period_s: float = 100.0) -> tuple[Clock, Population]:
+    """Clients that rest for 10 s after a task."""
+    clock, n = Clock(), len(rows)
+    availability = Availability(Sessions.from_rows(rows, period_s), range(n), "end")
+    may = np.ones(n, bool)
+    clients = Population(
+        clock, availability, np.ones(n, np.int64), may, {}, queueing=False, rest_s=10.0
+    )
+    return clock, clients
+
+
+def who_may_be_asked(
+    clock: Clock, clients: Population, times_s: Sequence[float]
+) -> list[list[int]]:
+    """At each of these instants, after all else that happens there."""
+    found: list[list[int]] = []
+
+    def look() -> None:
+        found.append(clients.all_available().tolist())
+        assert found[-1] == [c for c in range(clients.clients) if clients.available(c)]
+
+    for time_s in times_s:
+        clock.at(time_s, Rank.CHECK_IN, clients.clients, look)
+    clock.run_until(max(times_s))
+    return found
+
+
+def test_who_has_ended_a_task_rests_until_its_time_is_up_or_its_next_session() -> None:
+    """Clients 0 and 1 end a task at 2. Client 0 may be asked again at 12, client 1, which is back
+    at 6, then."""
+    clock, clients = resting([[(0, 90)], [(0, 4), (6, 90)], [(1, 90)]])
+    for client in (0, 1):
+        clock.at(2.0, Rank.UPLOAD, client, lambda client=client: clients.rest(client))
+    found = who_may_be_asked(clock, clients, [1.5, 2, 5, 6, 11.5, 12])
+    assert found == [[0, 1, 2], [2], [2], [1, 2], [1, 2], [0, 1, 2]]
+
+
+def test_who_ends_another_task_while_it_would_rest_begins_anew() -> None:
+    """At 2, and in its next session at 8: it may be asked from 18 on, and not at 12."""
+    clock, clients = resting([[(0, 4), (6, 90)]])
+    for at_s in (2.0, 8.0):
+        clock.at(at_s, Rank.UPLOAD, 0, lambda: clients.rest(0))
+    assert who_may_be_asked(clock, clients, [7, 9, 12, 17.5, 18]) == [[0], [], [], [], [0]]
+
+
+def test_who_is_gone_when_its_task_ends_does_not_rest() -> None:
+    clock, clients = resting([[(0, 4), (6, 90)]])
+    clock.at(5.0, Rank.OFFLINE, 0, lambda: clients.rest(0))
+    assert who_may_be_asked(clock, clients, [5.5, 6]) == [[], [0]]
+
+
+def test_who_waits_for_somebody_hears_of_a_session_or_of_the_end_of_a_rest_once() -> None:
+    """From 3 on: the rest that began at 2 ends at 12, before the session at 20. From 15 on: the
+    session comes before the rest that began at 14 ends. From 30 on nobody comes."""
+    clock, clients = resting([[(0, 90)], [(20, 90)]])
+    heard: list[float] = []
+    for at_s in (2.0, 14.0):
+        clock.at(at_s, Rank.UPLOAD, 0, lambda: clients.rest(0))
+    for at_s in (3.0, 15.0, 30.0):
+        clock.at(at_s, Rank.DISPATCH, 0, lambda: clients.at_next_check_in(
+            lambda: heard.append(clock.now)
+        ))  # fmt: skip
+    clock.run_until(90.0)
+    assert heard == [12.0, 20.0]
+
+
+def test_a_rest_that_begins_later_is_heard_of_too() -> None:
+    """Who waits since 1 hears of the rest from 2 to 12."""
+    clock, clients = resting([[(0, 90)]])
+    heard: list[float] = []
+    clock.at(1.0, Rank.DISPATCH, 0, lambda: clients.at_next_check_in(
+        lambda: heard.append(clock.now)
+    ))  # fmt: skip
+    clock.at(2.0, Rank.UPLOAD, 0, lambda: clients.rest(0))
+    clock.run_until(90.0)
+    assert heard == [12.0]

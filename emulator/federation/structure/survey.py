@@ -39,7 +39,7 @@ class Survey:
         self._least = 0 if wanted is None else len(self.missing) - wanted
         self._deadline_s = deadline_s
         self._rng = rng
-        self._check_in: Call | None = None
+        self._check_in: object = None
         self._deadline: Call | None = None
         self._is_over = False
 

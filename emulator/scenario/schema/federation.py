@@ -15,7 +15,7 @@ from emulator.scenario.schema.cohorts import Cohorts
 from emulator.scenario.schema.faults import Faults
 from emulator.scenario.schema.payload import FullPayload, Payload, Phase, RoundTime
 from emulator.scenario.schema.structure import Star, Superclients
-from emulator.scenario.units import PositiveSeconds
+from emulator.scenario.units import NonNegativeSeconds, PositiveSeconds
 
 InFlight = Annotated[int, Field(ge=1, le=10_000_000)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -281,10 +281,20 @@ class FedSeqInter(Section):
 
 class RandomSelection(Section):
     """Uniform among the clients that are online; ``busy: queue`` also asks those at work,
-    whose new task then waits its turn on the device."""
+    whose new task then waits its turn on the device. After a task a client is not asked again for
+    ``rest``, unless it has gone offline and come back (pace steering, Bonawitz et al. 2019)."""
 
     kind: Literal["random"]
     busy: Literal["exclude", "queue"] = "exclude"
+    rest: NonNegativeSeconds = 0.0
+
+    @model_validator(mode="after")
+    def _rest_or_queue(self) -> RandomSelection:
+        if self.rest and self.busy == "queue":
+            raise ValueError(
+                "rest goes with busy: exclude; with busy: queue who is at work is asked too"
+            )
+        return self
 
 
 class AllSelection(Section):
