@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from analysis.crossing import time_to_accuracy
 from analysis.curves import curve
-from analysis.human_units import target_text
+from analysis.metric_names import is_accuracy, metric_text, value_text
 from analysis.plots import (
     TARGET_GRAY,
     axes_for,
@@ -94,16 +94,16 @@ def _plot(
             labels.append(group.label + seeds)
     for target in targets:
         axes.axhline(target, color=TARGET_GRAY, linestyle=(0, (5, 4)), linewidth=0.8, zorder=1)
-        axes.text(1.01, target, _value_text(target, metric), va="center", color=TARGET_GRAY,
+        axes.text(1.01, target, value_text(target, metric), va="center", color=TARGET_GRAY,
                   transform=axes.get_yaxis_transform(), fontsize=8)  # fmt: skip
     axes.set_xlim(left=0)
     axes.set_xlabel(f"{spent.axis} ({unit})" if unit else spent.axis)
-    axes.set_ylabel(f"test {metric}")
-    if metric == "accuracy":
+    axes.set_ylabel(metric_text(metric))
+    if is_accuracy(metric):
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
     style_axes(axes)
-    write_title(axes, spent.title if metric == "accuracy" else f"Test {metric}")
+    write_title(axes, spent.title if is_accuracy(metric) else metric_text(metric).capitalize())
     write_legend(axes, handles, labels, loc="best")
     return axes
 
@@ -160,7 +160,3 @@ def _mark_crossings(
             amount = spent.by(run, np.array([crossing.time_s])) / unit_size
             axes.plot(amount, [target], "o", markersize=6, markeredgecolor="white", zorder=4,
                       markeredgewidth=0.8, color=group_look(place)["color"])  # fmt: skip
-
-
-def _value_text(target: float, metric: str) -> str:
-    return target_text(target) if metric == "accuracy" else f"{target:.4g}"

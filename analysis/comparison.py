@@ -18,7 +18,6 @@ import numpy as np
 
 from analysis.client_accuracy import best_tenth, straggler_accuracy, worst_tenth
 from analysis.crossing import (
-    LOWER_IS_BETTER,
     Crossing,
     best_sustained,
     refuse_sustain,
@@ -27,6 +26,7 @@ from analysis.crossing import (
 )
 from analysis.curves import curve
 from analysis.errors import AnalysisError
+from analysis.metric_names import lower_is_better
 from analysis.run_reader import Run
 from analysis.runs import Group, group_runs
 from analysis.spending import BYTES, DEVICE_TIME, TIME, VERSIONS, Spent
@@ -127,10 +127,11 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """Compare the scenarios of ``runs`` with that of ``baseline``, one of them or its directory.
 
-    ``target`` is a value of the test ``metric``, or ``"auto:min_best"``: the hardest value that
-    every run reaches, so that of the weakest. It is reached at the first of ``sustain`` evaluations
-    in a row that meet it. Raises ``AnalysisError`` where the baseline is none of the runs, there is
-    no other scenario, a run has no evaluation, a seed or its seed twice, or the target is none.
+    ``target`` is a value of the ``metric`` (see :func:`analysis.curve`), or ``"auto:min_best"``:
+    the hardest value that every run reaches, so that of the weakest. It is reached at the first of
+    ``sustain`` evaluations in a row that meet it. Raises ``AnalysisError`` where the baseline is
+    none of the runs, there is no other scenario, a run has no evaluation, a seed or its seed twice,
+    or the target is none.
     """
     refuse_sustain(sustain)
     groups = _baseline_first(group_runs(list(runs)), baseline)
@@ -186,9 +187,9 @@ def _target(
                 f"is reached by all runs; {AUTO_TARGET} needs one"
             )
     known = [value for value in best if value is not None]
-    value = max(known) if metric in LOWER_IS_BETTER else min(known)
+    value = max(known) if lower_is_better(metric) else min(known)
     weakest = runs[known.index(value)]
-    what = "least best value" if metric not in LOWER_IS_BETTER else "greatest best value"
+    what = "least best value" if not lower_is_better(metric) else "greatest best value"
     held = f" held for {sustain} evaluations" if sustain > 1 else ""
     return value, f"{AUTO_TARGET}, the {what}{held} of all runs, that of {weakest.directory}"
 
@@ -331,5 +332,5 @@ def _notes(rows: Sequence[Row], target: float, metric: str, sustain: int) -> lis
 def _held(run: Run, target: float, metric: str, sustain: int) -> bool:
     """True also where the last evaluation is below the target: then it is not the stop's doing."""
     last = curve(run, metric).value[-1]
-    meets = last <= target if metric in LOWER_IS_BETTER else last >= target
+    meets = last <= target if lower_is_better(metric) else last >= target
     return not meets or time_to_accuracy(run, target, metric, sustain).reached

@@ -10,8 +10,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.comparison import COSTS, Comparison, SpeedUp
-from analysis.comparison_tables import HEADS, speed_up_text, target_value_text
+from analysis.comparison_tables import HEADS, speed_up_text
 from analysis.errors import AnalysisError
+from analysis.metric_names import metric_text, value_text
 from analysis.plots import (
     PALETTE,
     TARGET_GRAY,
@@ -55,8 +56,8 @@ def plot_speed_ups(comparison: Comparison, ax: Axes | None = None) -> Axes:
     axes.set_xlabel("what the baseline needs, over what this needs (logarithmic)")
     style_axes(axes)
     base = comparison.rows[0].group.label
-    target = target_value_text(comparison)
-    write_title(axes, f"Speed-up over {base} to test {comparison.metric} {target}")
+    target = value_text(comparison.target, comparison.metric)
+    write_title(axes, f"Speed-up over {base} to {metric_text(comparison.metric)} {target}")
     handles = [Patch(color=PALETTE[place]) for place in range(len(COSTS))]
     write_legend(axes, handles, [HEADS[cost] for cost in COSTS], loc="upper center",
                  bbox_to_anchor=(0.5, -0.16 - 0.2 / len(others)), ncols=len(COSTS))  # fmt: skip

@@ -14,7 +14,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from analysis.comparison import COSTS, Comparison, Mean, Row, SpeedUp
-from analysis.human_units import duration_text, percent_text, target_text
+from analysis.human_units import duration_text, percent_text
+from analysis.metric_names import is_accuracy, metric_text, value_text
 from analysis.statistics import Interval
 
 HEADS = {
@@ -47,8 +48,9 @@ def target_line(found: Comparison) -> str:
         every = f"every {low}" if low == high else f"every {low} to {high}"
     times = "1 evaluation" if found.sustain == 1 else f"{found.sustain} evaluations in a row"
     count = "to".join(f" {n} " for n in dict.fromkeys((seeds[0], seeds[-1]))).strip()
+    target = f"{metric_text(found.metric)} {value_text(found.target, found.metric)}"
     return (
-        f"Target: test {found.metric} {target_value_text(found)} ({found.origin}), "
+        f"Target: {target} ({found.origin}), "
         f"met in {times}. {count} seed{'s' * (seeds[-1] > 1)} a scenario; evaluated {every} of "
         f"simulated time (median by run). Baseline: {found.rows[0].group.label}."
     )
@@ -135,11 +137,6 @@ def comparison_csv(found: Comparison) -> str:
 # --- cells ---------------------------------------------------------------------------------------
 
 
-def target_value_text(found: Comparison) -> str:
-    """``80 %``; of another metric than accuracy the number."""
-    return target_text(found.target) if found.metric == "accuracy" else f"{found.target:.4g}"
-
-
 def speed_up_text(speed_up: SpeedUp) -> str:
     """``2.3x``; ``>2.3x`` or ``<2.3x`` where it is only known to be above or below; or a dash."""
     if speed_up.low == speed_up.high:
@@ -166,7 +163,7 @@ def _need(row: Row, cost: str) -> list[str]:
 def _end(mean: Mean | None, name: str, metric: str) -> list[str]:
     if mean is None:
         return ["–"]
-    share = name != "final" or metric == "accuracy"
+    share = name != "final" or is_accuracy(metric)
 
     def text(difference: float) -> str:
         return f"{100 * difference:+.1f}" if share else f"{difference:+.3g}"

@@ -14,9 +14,8 @@ import numpy as np
 
 from analysis.curves import Curve, curve
 from analysis.errors import AnalysisError
+from analysis.metric_names import is_accuracy, lower_is_better
 from analysis.run_reader import Run
-
-LOWER_IS_BETTER = frozenset({"loss"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ def time_to_accuracy(
     refuse_target(target, metric)
     refuse_sustain(sustain)
     points = curve(run, metric)
-    meets = points.value <= target if metric in LOWER_IS_BETTER else points.value >= target
+    meets = points.value <= target if lower_is_better(metric) else points.value >= target
     if meets.size >= sustain:
         held = np.lib.stride_tricks.sliding_window_view(meets, sustain).all(axis=1)
         if held.any():
@@ -71,7 +70,7 @@ def best_sustained(points: Curve, sustain: int = 1) -> float | None:
     if points.value.size < sustain:
         return None
     windows = np.lib.stride_tricks.sliding_window_view(points.value, sustain)
-    lower = points.metric in LOWER_IS_BETTER
+    lower = lower_is_better(points.metric)
     worst = windows.max(axis=1) if lower else windows.min(axis=1)  # NaN where one is NaN
     worst = worst[~np.isnan(worst)]
     if not worst.size:
@@ -83,7 +82,7 @@ def refuse_target(target: float, metric: str) -> None:
     """``AnalysisError`` for a target that is not finite, or no accuracy."""
     if not math.isfinite(target):
         raise AnalysisError(f"target is {target}; a finite number is needed")
-    if metric == "accuracy" and not 0 <= target <= 1:
+    if is_accuracy(metric) and not 0 <= target <= 1:
         raise AnalysisError(
             f"target is {target}; an accuracy is a share between 0 and 1, so 80 % is 0.8"
         )

@@ -23,7 +23,9 @@ def compare(
         str,
         typer.Option(help="A value of the metric, such as 0.80; auto:min_best: what all reach."),
     ],
-    metric: Annotated[str, typer.Option(help="Which test metric.")] = "accuracy",
+    metric: Annotated[
+        str, typer.Option(help="Of the test split, or for instance members/accuracy (cohorts).")
+    ] = "accuracy",
     sustain: Annotated[
         int, typer.Option(min=1, help="In how many evaluations in a row it must be met.")
     ] = 3,

@@ -199,6 +199,27 @@ def test_automatic_target_is_what_the_weakest_run_holds(tmp_path: Path) -> None:
     assert compare(losses, losses[0], "auto:min_best", "loss", 1).target == 0.9
 
 
+def test_another_split_has_its_own_curve(tmp_path: Path) -> None:
+    """Over all clients both are at 70 % from the start; on members one is at 80 % after 20 s, the
+    other after 60 s."""
+
+    def at(name: str, at_s: float) -> Run:
+        members = [(10.0, 0.1), *((at_s + i, 0.8) for i in range(3))]
+        return run_with(tmp_path / name, [(10.0, 0.7)], name=name, members=members)
+
+    runs = [at("slow", 60.0), at("fast", 20.0)]
+    found = compare(runs, runs[0], 0.8, "members/accuracy")
+    assert found.rows[1].needed["time"] == needed(20.0)
+    assert found.rows[1].speed_ups["time"].low == pytest.approx(3.0)
+    assert "Target: members accuracy 80 % (given)" in shown(found)
+    assert found.rows[1].means["final"].value == pytest.approx(0.8)
+    assert compare(runs, runs[0], 0.7, sustain=1).rows[1].needed["time"] == needed(10.0)
+    with pytest.raises(AnalysisError, match="share between 0 and 1"):
+        compare(runs, runs[0], 80, "members/accuracy")
+    with pytest.raises(AnalysisError, match=r"no member 'accuracy' .*: accuracy, members/accuracy"):
+        compare(runs, runs[0], 0.8, "member/accuracy")
+
+
 def test_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     base = runs_of(tmp_path, "a", 100.0, 100.0)
     other = runs_of(tmp_path, "b", 50.0, 60.0, 70.0, stop_reason=None, status="running")

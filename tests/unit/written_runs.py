@@ -35,9 +35,11 @@ def write_run(
     directory: Path, accuracy: Points = (), *, name: str = "fedavg", seed: int | None = 1,
     end_s: float = 1000.0, updates: Iterable[Sequence[Any]] = (), metric: str = "accuracy",
     clients: dict[int, float] | None = None, settings: dict[str, Any] | None = None,
+    members: Points = (),
     **manifest: Any,
 ) -> Path:  # fmt: skip
-    """``clients`` are those that were evaluated at the end, with their accuracy."""
+    """``members`` are points of ``members/accuracy``; ``clients`` are those that were evaluated at
+    the end, with their accuracy."""
     directory.mkdir(parents=True, exist_ok=True)
     said = {"status": "done", "name": name, "seed": seed, "stop_reason": "sim_time",
             "sim_time_s": end_s} | manifest  # fmt: skip
@@ -51,6 +53,7 @@ def write_run(
         "updates.csv": updates,
         "metrics.csv": [
             *((t, i, "", "global", "test", metric, v, 9) for i, (t, v) in enumerate(accuracy)),
+            *((t, 0, "", "global", "members", "accuracy", v, 9) for t, v in members),
             *((end_s, 1, "", f"client/{c}", "client", "accuracy", v, 9)
               for c, v in of_clients.items()),
         ],
