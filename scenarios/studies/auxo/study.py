@@ -6,7 +6,6 @@ The files of scenarios/auxo/ with --set, on phones that come and go. Parts, each
 ``PART.csv`` beside this file, one row a run:
 
 - ``comparison``: clusters by rotation, by label permutation and none at all; with and without Auxo.
-- ``optimizers``: the other server optimizers, with and without Auxo, on rotation.
 - ``ablations``: Auxo that splits early or late, begins to cluster late, or ends with two or eight
   cohorts, on rotation.
 - ``baselines``: IFCA, CFL, FL+HC and FlexCFL, as ``comparison``; and how long it took until clients
@@ -39,7 +38,6 @@ SCENARIOS = HERE.parents[1] / "auxo"
 SEEDS = (1, 2, 3)
 METHODS = ("fedyogi", "fedyogi_auxo")
 
-OPTIMIZERS = ("fedavg", "fedprox", "qfedavg")
 CLUSTERING = "federation.structure.clustering"
 ABLATIONS = {
     "splits from version 10": [f"{CLUSTERING}.partition.min_rounds=10"],
@@ -146,15 +144,6 @@ def comparison(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Ite
                 **until(found, level, "level"), **cost(found), "host_s": host_s(found),
                 "command": command(method, sets),
             }  # fmt: skip
-
-
-def optimizers(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Iterator[Row]:
-    for seed in seeds[:1]:
-        for name in OPTIMIZERS:
-            for method in (name, f"{name}_auxo"):
-                sets = [f"seed={seed}", *overrides]
-                found = done(out / f"{method}-{seed}", method, sets)
-                yield on_rotation(found, {"method": method, "seed": seed}, method, sets)
 
 
 def ablations(out: Path, seeds: Sequence[int], overrides: Sequence[str]) -> Iterator[Row]:
@@ -269,7 +258,7 @@ def until(found: Run, target: float, name: str) -> Row:
 
 
 PARTS = {
-    "comparison": comparison, "optimizers": optimizers, "ablations": ablations,
+    "comparison": comparison, "ablations": ablations,
     "baselines": baselines, "failures": failures,
 }  # fmt: skip
 

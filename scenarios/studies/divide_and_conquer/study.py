@@ -10,7 +10,6 @@ one row a run:
 - ``search_vgg9``: the same for VGG9 at an eighth of its width, 20 rounds.
 - ``comparison``: the files as they are, three other seeds: accuracy, bytes and time to 70 %.
 - ``pretrained``: from convolutions that know such images, and at random.
-- ``bandwidth``: 1, 5, 20 and 100 Mbps up; the training is done once, and taken from the memo.
 - ``cross_device``: phones that come and go, against FedAvg on the same phones.
 
 Runs that are finished are not run again, and one that was interrupted goes on.
@@ -42,7 +41,6 @@ SEARCH_SEED = 11
 """None of those of the comparison."""
 SEEDS = (1, 2, 3)
 METHODS = ("fedavg", "fedprox", "fedmax", "fedma", "divide_and_conquer")
-UPLINKS = ("1 Mbps", "5 Mbps", "20 Mbps", "100 Mbps")
 COUNTED = "{deadline: none, epochs: 5, counts: true}"
 DISCARDED = "{deadline: none, epochs: 5}"
 
@@ -116,11 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_rows(options.results / f"{part}.csv", rows)
 
 
-def done(out: Path, scenario: str, overrides: Sequence[str], memo: Path | None = None) -> Run:
+def done(out: Path, scenario: str, overrides: Sequence[str]) -> Run:
     """A run of scenarios/divide_and_conquer/``scenario``.yaml, finished now or before."""
     loaded, source = load_scenario(SCENARIOS / f"{scenario}.yaml", overrides)
     with ProgressLine(loaded, quiet=False) as progress:
-        run(loaded, source, Options(out, memo, workers=1), progress)
+        run(loaded, source, Options(out, workers=1), progress)
     return read_run(out)
 
 
@@ -204,17 +202,6 @@ def pretrained(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
                    **measured(done(here, "divide_and_conquer", sets))}  # fmt: skip
 
 
-def bandwidth(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
-    for name in ("fedavg", "divide_and_conquer"):
-        first = out / f"{name}-0"
-        for number, up in enumerate(UPLINKS):
-            memo = first if number else None
-            sets = [f"system.network.client.up={up}", *overrides]
-            found = done(out / f"{name}-{number}", name, sets, memo)
-            yield {"method": name, "up": up, "trainings_run": summarize(found).trainings_run,
-                   **measured(found)}  # fmt: skip
-
-
 def cross_device(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
     for name, more in (("divide_and_conquer", []), ("fedavg", ["federation.payload={kind: full}"])):
         found = done(out / name, "cross_device", [*more, *overrides])
@@ -226,7 +213,6 @@ PARTS = {
     "search_vgg9": search_vgg9,
     "comparison": comparison,
     "pretrained": pretrained,
-    "bandwidth": bandwidth,
     "cross_device": cross_device,
 }
 

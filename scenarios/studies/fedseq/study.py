@@ -1,13 +1,11 @@
 """FedSeq and FedSeqInter beside FedAvg: in rounds, on the clock, and what makes good superclients.
 
-    python scenarios/studies/fedseq/study.py [--out runs/fedseq] [--only rounds spread …]
+    python scenarios/studies/fedseq/study.py [--out runs/fedseq] [--only groupings …]
 
 Fashion-MNIST, 100 clients of 100 images, LeNet-5; the files of scenarios/fedseq/ with --set. Parts,
 each of which writes ``PART.csv`` beside this file, one row a run:
 
 - ``centralized``: all images at one client, 15 epochs: what 100 % is.
-- ``spread``: one class a client, compute only, times redrawn for every task with log-sd sigma in
-  0, 0.6 and 1.5: rounds and simulated time to 70 % of the centralized accuracy, 3 seeds.
 - ``library``: every file of scenarios/fedseq/ as it is, on one class a client and on Dirichlet(0.2)
   and (0.5).
 - ``groupings``: 30 rounds of FedSeq for each approximator, grouping and metric.
@@ -21,7 +19,6 @@ same share it through ``--memo``.
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -47,9 +44,6 @@ PARTITIONS = {
     "0.2": "{kind: dirichlet, alpha: 0.2, min_samples: 10}",
     "0.5": "{kind: dirichlet, alpha: 0.5, min_samples: 10}",
 }
-TARGET = 0.70
-"""Of the centralized accuracy."""
-
 Row = dict[str, object]
 Floats = NDArray[np.float64]
 
@@ -88,49 +82,6 @@ def centralized(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
              *COMPUTE_ONLY, "stop.versions=15", "evaluation.every={versions: 1}", *overrides],
         )  # fmt: skip
         yield {"seed": seed, "accuracy": rounded(max(curve(found).value)), "host_s": host_s(found)}
-
-
-def spread(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
-    """Rounds and simulated time to the target; a round of FedSeqInter is a hop of each walker."""
-    with (HERE / "centralized.csv").open(newline="") as file:
-        reference = {int(row["seed"]): float(row["accuracy"]) for row in csv.DictReader(file)}
-    inter = "federation.pacing={kind: fedseqinter, mode: free_hops, fraction: 0.2}"
-    # (file, what it varies, models under way at once, versions, evaluations)
-    lines = {
-        "fedavg": ("fedavg", [], 180, "{versions: 2}"),
-        "fedseq": ("fedseq", [PRETRAINED], 60, "{versions: 1}"),
-        "fedseqinter": ("fedseqinter", [PRETRAINED, inter], 10, "{hops: 4}"),
-    }
-    for seed in SEEDS:
-        for sigma in (0.0, 0.6, 1.5):
-            noise = "{dist: constant, value: 1.0}"
-            if sigma:
-                noise = f"{{dist: lognormal, median: 1.0, sigma: {sigma}}}"
-            for name, (file_name, more, versions, every) in lines.items():
-                # Who trains in which order does not depend on the clock, but for FedSeqInter.
-                memo = out / f"{name}-{seed}-0.0" if sigma else None
-                found = done(
-                    out / f"{name}-{seed}-{sigma}", file_name,
-                    [f"seed={seed}", *more, *COMPUTE_ONLY, f"stop.versions={versions}",
-                     f"system.devices={{kind: scripted, training: 1 s, noise: {noise}}}",
-                     f"evaluation.every={every}", *overrides],
-                    memo,
-                )  # fmt: skip
-                values, times_s = curve(found).value, curve(found).time_s
-                goal = TARGET * reference[seed]
-                first = np.flatnonzero(values >= goal)
-                held = [i for i in first if i + 2 < len(values) and all(values[i : i + 3] >= goal)]
-                step = 1 if name == "fedseq" else 2
-                yield {
-                    "method": name, "seed": seed, "sigma": sigma,
-                    "rounds_to_70": None if not first.size else int(first[0]) * step,
-                    "rounds_to_70_held": None if not held else int(held[0]) * step,
-                    "sim_s_to_70": None if not first.size else rounded(times_s[first[0]]),
-                    "sim_s_to_70_held": None if not held else rounded(times_s[held[0]]),
-                    "final_share": rounded(float(np.mean(values[-5:])) / reference[seed]),
-                    "rounds": (len(values) - 1) * step, "sim_s": rounded(float(times_s[-1])),
-                    "host_s": host_s(found),
-                }  # fmt: skip
 
 
 def library(out: Path, overrides: Sequence[str]) -> Iterator[Row]:
@@ -275,7 +226,6 @@ def hours_until(arrived_s: Floats, clients: float) -> float | None:
 
 PARTS = {
     "centralized": centralized,
-    "spread": spread,
     "library": library,
     "groupings": groupings,
     "passes": passes,
