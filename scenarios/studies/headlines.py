@@ -193,11 +193,14 @@ def figure(headline: Headline, found: Sequence[Line]) -> Figure:
     drawn = Figure(figsize=(10.0, 1.5 + 0.32 * len(shown)), layout="constrained")
     time, size, end = drawn.subplots(1, 3, sharey=True)
     for axes, cost, title in ((time, "time", "times sooner"), (size, "bytes", "times fewer bytes")):
+        known = [1.0]
         for place, line in enumerate(shown):
-            draw_speed_up(axes, line, cost, place, color(headline, line))
+            known += draw_speed_up(axes, line, cost, place, color(headline, line))
         axes.axvline(1.0, color=TARGET_GRAY, linewidth=0.9, zorder=1)
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        low, high = min(known) / 1.5, max(known) * 1.5  # intervals may reach beyond
+        axes.set_xlim(low, high)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 60 * low else (1,)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         target = value_text(shown[0].found.target, headline.metric)
@@ -224,14 +227,14 @@ def color(headline: Headline, line: Line) -> str:
     return PALETTE[list(headline.methods).index(line.method or "") % len(PALETTE)]
 
 
-def draw_speed_up(axes: Axes, line: Line, cost: str, place: int, color: str) -> None:
-    """Bounds are arrows, and hollow."""
+def draw_speed_up(axes: Axes, line: Line, cost: str, place: int, color: str) -> list[float]:
+    """The mean and the seeds, which are returned; bounds are arrows, and hollow."""
     speed_up = line.row.speed_ups[cost]
     exact = speed_up.low == speed_up.high
     end = speed_up.low if speed_up.low > 0 else speed_up.high
     if end in (0.0, float("inf")):
         axes.annotate("–", (1.0, place), ha="center", va="center", color=TARGET_GRAY)
-        return
+        return []
     if speed_up.interval is not None:
         low = speed_up.interval.low or end
         high = speed_up.interval.high if speed_up.interval.high < float("inf") else end
@@ -239,10 +242,10 @@ def draw_speed_up(axes: Axes, line: Line, cost: str, place: int, color: str) -> 
     marker = "o" if exact else ">" if speed_up.low > 0 else "<"
     axes.plot([end], [place], marker, color=color, markersize=6.5,
               markerfacecolor=color if exact else "white", zorder=4)  # fmt: skip
-    for low, high in speed_up.ratios.values():
-        ratio = low if low > 0 else high
-        if 0 < ratio < float("inf"):
-            axes.plot([ratio], [place], "|", color=color, markersize=7, alpha=0.6)
+    ratios = [low if low > 0 else high for low, high in speed_up.ratios.values()]
+    seeds = [ratio for ratio in ratios if 0 < ratio < float("inf")]
+    axes.plot(seeds, [place] * len(seeds), "|", color=color, markersize=7, alpha=0.6)
+    return [end, *seeds]
 
 
 def draw_difference(axes: Axes, line: Line, place: int, color: str) -> None:
