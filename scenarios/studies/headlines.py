@@ -190,7 +190,7 @@ def within(interval: Interval | None, unit: float = 1.0) -> str:
 def figure(headline: Headline, found: Sequence[Line]) -> Figure:
     """Time, bytes and accuracy against the baseline of the same setting: mean, interval, seeds."""
     shown = [line for line in found if line.method is not None]
-    drawn = Figure(figsize=(10.0, 1.5 + 0.32 * len(shown)), layout="constrained")
+    drawn = Figure(figsize=(10.0, 1.7 + 0.32 * len(shown)), layout="constrained")
     time, size, end = drawn.subplots(1, 3, sharey=True)
     for axes, cost, title in ((time, "time", "times sooner"), (size, "bytes", "times fewer bytes")):
         known = [1.0]
@@ -203,13 +203,15 @@ def figure(headline: Headline, found: Sequence[Line]) -> Figure:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 60 * low else (1,)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        target = value_text(shown[0].found.target, headline.metric)
-        which = target if not isinstance(headline.target, str) else "what all reach"
-        axes.set_title(f"{title} to {metric_text(headline.metric)} {which}", fontsize=9)
+        axes.set_title(title, fontsize=9)
     for place, line in enumerate(shown):
         draw_difference(end, line, place, color(headline, line))
     end.axvline(0.0, color=TARGET_GRAY, linewidth=0.9, zorder=1)
-    end.set_title("accuracy at the end, points more", fontsize=9)
+    end.set_title("points more at the end", fontsize=9)
+    which = "as high as both reach"
+    if not isinstance(headline.target, str):
+        which = value_text(headline.target, headline.metric)
+    drawn.suptitle(f"Against the baseline, to {metric_text(headline.metric)} {which}", fontsize=10)
     several = len(headline.methods) > 1
     labels = [", ".join(filter(None, (line.setting, str(line.method) if several else "")))
               for line in shown]  # fmt: skip
