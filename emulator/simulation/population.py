@@ -62,8 +62,8 @@ class Population:
         self._at_work = at_work
         self.queueing = queueing
         self.rest_s = rest_s
-        # Who rests: until the end of this session, or the call that ends the rest.
-        self._resting: dict[int, tuple[float, Call]] = {}
+        # Who rests: until the end of this session, or this instant, at which a call ends it.
+        self._resting: dict[int, tuple[float, float, Call]] = {}
         self._listeners: list[Callable[[], None]] = []
         self.available = self._availability_test()
         """Whether a client may be asked now."""
@@ -86,9 +86,12 @@ class Population:
         return lambda client: available(client) and not self._rests(client)
 
     def _rests(self, client: int) -> bool:
-        """Whether it does, and in the session in which it began to."""
+        """Whether it does, and in the session in which it began to. Rests of one instant end
+        together, whosever call comes first."""
         resting = self._resting.get(client)
-        return resting is not None and self.online_until(client) <= resting[0]
+        if resting is None or self._clock.now >= resting[1]:
+            return False
+        return self.online_until(client) <= resting[0]
 
     def rest(self, client: int) -> None:
         """The client has ended a task, and rests from now on if it is online."""
@@ -96,10 +99,10 @@ class Population:
         if until_s == -math.inf:
             return
         if client in self._resting:
-            self._clock.cancel(self._resting[client][1])
+            self._clock.cancel(self._resting[client][2])
         rested_s = self._clock.now + self.rest_s
         call = self._clock.at(rested_s, Rank.CHECK_IN, client, partial(self._rested, client))
-        self._resting[client] = until_s, call
+        self._resting[client] = until_s, rested_s, call
 
     def _rested(self, client: int) -> None:
         del self._resting[client]

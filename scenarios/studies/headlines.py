@@ -102,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_rows(results / f"{options.name}.csv", [csv_row(line) for line in found])
     save_figure(figure(headline, found), results / f"{options.name}.png")
     print(markdown(headline, found))
+    for note in dict.fromkeys(note for line in found for note in line.found.notes):
+        print(f"note: {note}")
     spent_s = sum(host_s(run) for line in found for run in line.row.group.runs)
     print(f"{spent_s / 60:.0f} min of host time")
 
@@ -113,6 +115,9 @@ def lines(headline: Headline, runs: Path) -> list[Line]:
         baseline = runs / headline.baseline.format(setting)
         folders = [baseline, *(runs / name.format(setting) for name in headline.methods.values())]
         of_baseline = load_runs(baseline)
+        for run in load_runs(folders):
+            if not run.ended:
+                raise SystemExit(f"{run.directory} is not finished; the same sweep goes on with it")
         found = compare(load_runs(folders), of_baseline[0], headline.target, headline.metric)
         for method, row in zip((None, *headline.methods), found.rows, strict=True):
             there.append(Line(text, method, found, row))

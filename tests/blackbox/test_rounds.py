@@ -173,6 +173,26 @@ def test_rounds_wait_for_those_who_rest(lab: Lab) -> None:
     ]  # fmt: skip
 
 
+def test_rests_that_end_at_one_instant_end_for_all(lab: Lab) -> None:
+    # Four train for 1 s and rest for 10 s: whoever may be asked is asked, all four each time.
+    config = timed(4, [1, 1, 1, 1], synchronous(4, too_few="proceed"), stop={"versions": 4})
+    config["federation"]["selection"] = {"kind": "random", "rest": "10 s"}
+    run = lab.run(config)
+    asked = [(event["t"], event["entity"]) for event in run.of("dispatch")]
+    assert asked == [(t, f"client/{c}") for t in (0.0, 11.0, 22.0, 33.0) for c in range(4)]
+
+
+def test_those_who_have_rested_are_chosen_alike(lab: Lab) -> None:
+    # Ten of 16 are asked and two counted; the other eight are cancelled at one instant.
+    pacing = synchronous(2, over_commitment=5.0)
+    config = timed(16, [1] * 16, pacing, stop={"versions": 300})
+    config["federation"]["selection"] = {"kind": "random", "rest": "10 s"}
+    run = lab.run(config)
+    often = Counter(event["entity"] for event in run.of("dispatch"))
+    assert len(often) == 16
+    assert max(often.values()) < 1.3 * min(often.values())
+
+
 @pytest.mark.parametrize("structure", ["cohorts", "superclients"])
 def test_rest_goes_with_clients_that_the_server_asks(lab: Lab, structure: str) -> None:
     config = timed(8, 1, synchronous(2))
