@@ -150,9 +150,14 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f}x" if ratio >= 999.5 else f"{ratio:.3g}x"
 
 
-def _need(row: Row, cost: str) -> list[str]:
+def need_text(row: Row, cost: str) -> str:
+    """The median of what its runs needed; ``> `` where it is only known to be greater."""
     median = row.medians[cost]
-    lines = [("> " if median.is_bound else "") + COSTS[cost].text(median.value)]
+    return ("> " if median.is_bound else "") + COSTS[cost].text(median.value)
+
+
+def _need(row: Row, cost: str) -> list[str]:
+    lines = [need_text(row, cost)]
     if row.speed_ups:
         speed_up = row.speed_ups[cost]
         lines.append(speed_up_text(speed_up))

@@ -134,9 +134,7 @@ class _Parts:
         )
         _, _, self.cost = assembly.build_method(scenario)
         selection, network = federation.selection, self.network
-        queueing, rest_s = False, 0.0
-        if isinstance(selection, schema.RandomSelection):
-            queueing, rest_s = selection.busy == "queue", selection.rest
+        queueing = isinstance(selection, schema.RandomSelection) and selection.busy == "queue"
         availability = assembly.fresh_availability(world)
         self.tasks = tasks = Tasks(self.clock, self.policy, world.devices, recorder)
         self.access = network.access if network.shared else network
@@ -146,7 +144,7 @@ class _Parts:
         )  # fmt: skip
         tasks.population = Population(
             self.clock, availability, setting.samples, world.eligible, participations.at_work,
-            queueing=queueing, rest_s=rest_s,
+            queueing=queueing, rest_s=selection.rest,
         )  # fmt: skip
         travels = federation.batch_norm == "average"
         self.sizes = full(

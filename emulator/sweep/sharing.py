@@ -52,7 +52,7 @@ def _clock_decides(scenario: Scenario) -> bool:
         isinstance(pacing, Synchronous)
         and pacing.deadline == "none"
         and pacing.over_commitment == 1.0
-        and not getattr(scenario.federation.selection, "rest", 0.0)
+        and not scenario.federation.selection.rest
         and isinstance(scenario.system.availability, Always)
         and not isinstance(scenario.federation.structure, Cohorts)
     )

@@ -26,7 +26,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.comparison import COSTS, Comparison, compare
 from analysis.comparison import Row as Compared
-from analysis.comparison_tables import speed_up_text
+from analysis.comparison_tables import need_text, speed_up_text
 from analysis.metric_names import metric_text, value_text
 from analysis.plots import PALETTE, TARGET_GRAY, save_figure, style_axes
 from analysis.result_rows import host_s, rounded, write_rows
@@ -114,11 +114,11 @@ def lines(headline: Headline, runs: Path) -> list[Line]:
     for setting, text in headline.settings.items():
         baseline = runs / headline.baseline.format(setting)
         folders = [baseline, *(runs / name.format(setting) for name in headline.methods.values())]
-        of_baseline = load_runs(baseline)
-        for run in load_runs(folders):
+        loaded = load_runs(folders)  # the baseline's first
+        for run in loaded:
             if not run.ended:
                 raise SystemExit(f"{run.directory} is not finished; the same sweep goes on with it")
-        found = compare(load_runs(folders), of_baseline[0], headline.target, headline.metric)
+        found = compare(loaded, loaded[0], headline.target, headline.metric)
         for method, row in zip((None, *headline.methods), found.rows, strict=True):
             there.append(Line(text, method, found, row))
     return there
@@ -165,15 +165,10 @@ def markdown(headline: Headline, found: Sequence[Line]) -> str:
             end += f" ({100 * final.difference:+.1f}{within(final.interval, 100)})"
         text.append([
             *([line.setting] if about else []), line.method or line.row.group.label,
-            f"{row.reached} of {len(row.group.runs)}", needed(row, "time"), sooner(row, "time"),
-            needed(row, "bytes"), sooner(row, "bytes"), sooner(row, "device_time"), end,
+            f"{row.reached} of {len(row.group.runs)}", need_text(row, "time"), sooner(row, "time"),
+            need_text(row, "bytes"), sooner(row, "bytes"), sooner(row, "device_time"), end,
         ])  # fmt: skip
     return "\n".join(f"| {' | '.join(cells)} |" for cells in text)
-
-
-def needed(row: Compared, cost: str) -> str:
-    median = row.medians[cost]
-    return ("> " if median.is_bound else "") + COSTS[cost].text(median.value)
 
 
 def sooner(row: Compared, cost: str) -> str:

@@ -61,7 +61,7 @@ def not_with_cohorts(scenario: Scenario) -> list[str]:
             "federation.selection.busy: queue with structure 'cohorts': a client serves one cohort "
             "at a time; say busy: exclude"
         )
-    if isinstance(selection, RandomSelection) and selection.rest:
+    if selection.rest:
         wrong.append(
             "federation.selection.rest with structure 'cohorts', whose clients check in by "
             "themselves; say how much later in structure.retry"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -301,6 +301,7 @@ class AllSelection(Section):
     """Everyone who is online and idle."""
 
     kind: Literal["all"]
+    rest: ClassVar[float] = 0.0
 
 
 class Plain(Section):

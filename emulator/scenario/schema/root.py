@@ -408,7 +408,7 @@ def _not_with_cursor(scenario: Scenario, availability: FedScaleAvailability) -> 
         )
     if scenario.federation.structure.kind != "star":
         wrong.append(f"{where} goes with structure: star; FedScale has no other")
-    if getattr(scenario.federation.selection, "rest", 0.0):
+    if scenario.federation.selection.rest:
         wrong.append(
             f"{where} moves each time that it is asked, and federation.selection.rest asks at the "
             "end of each task; leave rest out, or say cursor: stateless"

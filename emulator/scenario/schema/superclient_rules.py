@@ -112,7 +112,7 @@ def methods_without_chains(federation: Federation) -> list[str]:
             "federation.selection.busy: queue with structure 'superclients': a superclient has one "
             "chain at a time; say busy: exclude"
         )
-    if isinstance(federation.selection, RandomSelection) and federation.selection.rest:
+    if federation.selection.rest:
         wrong.append(
             "federation.selection.rest with structure 'superclients', where superclients are "
             "selected and a chain waits for its next client; leave rest out"
