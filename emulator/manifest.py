@@ -17,6 +17,7 @@ from emulator.learning.setting import Setting
 from emulator.recording.recorder import Recorder
 from emulator.scenario import Scenario, scenario_sha256
 from emulator.scenario.schema import Stop
+from emulator.simulation import clock
 
 Manifest = dict[str, Any]
 
@@ -118,6 +119,7 @@ def progress_of(
             "reused": max(0, aggregated - ran) if learner.learns else 0,
         },
         "host": {
+            "event_loop": "interpreted" if clock.__file__.endswith(".py") else "compiled",
             "total_s": now - started,
             "simulation_s": simulation_s,
             "finish_s": now - (simulated or now),

@@ -131,17 +131,16 @@ class Server:
         """What the next round waits for, as the events of a process: nothing."""
         return ()
 
-    def select(self, n: int) -> list[int]:
+    def select(self, n: int) -> Sequence[int]:
         """Up to ``n`` of those who may be asked now (all there are, with selection ``all``).
 
         Where tasks may queue at a client, each of the ``n`` is drawn for itself.
         """
-        candidates, chosen = self.structure.candidates, list[int]()
-        for size in [1] * n if self.population.queueing else (n,):
-            found = self._selector.select(size, self._turn, candidates)
-            self._turn += bool(found)
-            chosen.extend(found)
-        return chosen
+        if self.population.queueing and n > 1:
+            return [client for _ in range(n) for client in self.select(1)]
+        found = self._selector.select(n, self._turn, self.structure.candidates)
+        self._turn += bool(found)
+        return found
 
     def contributors(self, chosen: Sequence[int], wanted: int) -> tuple[list[int], int]:
         """Who is asked in a round for which these have been chosen; and how many of them it waits
@@ -223,7 +222,7 @@ class Server:
         updates = [p.update for p in group]
         clients = [p.client for p in group] if layers is not None else ()
         state = self.learner.aggregate(state, updates, weights, discounts, n, layers, clients)
-        self.watch_finite(state, [trained(p) for p in group])
+        self.watch_finite(state, map(trained, group))
         return state
 
     @property
@@ -238,10 +237,10 @@ class Server:
         n = self._contributors
         return self.learner.aggregate(self.state, updates, weights, discounts, n)
 
-    def watch_finite(self, state: Any, contributions: list[Trained]) -> None:
+    def watch_finite(self, state: Any, contributions: Iterable[Trained]) -> None:
         """Name who is not finite once ``state`` is computed."""
         if self.learner.learns:
-            self._unsurfaced.append((state.id.partition(".")[0], contributions))
+            self._unsurfaced.append((state.id.partition(".")[0], list(contributions)))
 
     def advance(self, state: Any, ordered: Sequence[Contribution], since_s: float) -> None:
         """``state``, made of these contributions, is the next version."""

@@ -85,7 +85,7 @@ class Learner(Assigning):
         """
         method = self._method
         # identity(), written out: this is asked for every task.
-        key = "\x1f".join([str(part) for part in visit])
+        key = "\x1f".join(map(str, visit))
         operation_id = digest(
             f"train\x1f{server.id}\x1f{state.id if state else ''}\x1f{client}\x1f{key}"
             f"\x1f{self._method_id}{self._part_id(part, recipe)}"

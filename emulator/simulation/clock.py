@@ -16,7 +16,6 @@ clock.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Generator
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
@@ -86,8 +85,11 @@ class Clock(simpy.Environment):
         self.batching = False
         """Set while one event stands for several things of one instant; see :meth:`soon`."""
 
-    # SimPy's own property, read through C: it is read a dozen times a task.
-    now = property(operator.attrgetter("_now"))
+    @property
+    def now(self) -> float:
+        """The present instant."""
+        now_s: float = self._now
+        return now_s
 
     def idle_timer(self, rank: Rank, entity: int = 0) -> Timer:
         """A timer that is not in the schedule yet."""
@@ -172,7 +174,7 @@ class Clock(simpy.Environment):
             what.cancelled = True
         else:
             assert isinstance(what, Timer)
-            if what.callbacks is None:
+            if what.processed:
                 return
             what.cancelled = True
             if what._value is PENDING:
@@ -196,7 +198,7 @@ class Clock(simpy.Environment):
             return True
         deadline = self.at(deadline_s, rank, activity.entity)
         yield activity | deadline
-        if activity.callbacks is None:
+        if activity.processed:
             self.cancel(deadline)
             return True
         self.cancel(activity)

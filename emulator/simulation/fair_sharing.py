@@ -109,8 +109,8 @@ _Head = tuple[float, int, int, _CapClass]  # t or V of the first mark, client, s
 class FairLink:
     """One link shared max-min fairly by flows with caps; a :class:`Sharing`.
 
-    Heap entries are dropped lazily: a mark counts while ``_flows`` holds that very tuple, a head
-    while its class does. Rounding never delays anybody: the flow that ``due`` names is done at
+    Heap entries are dropped lazily: a mark counts while it is the one in ``_flows``, a head while
+    it is its class's. Rounding never delays anybody: the flow that ``due`` names is done at
     exactly that instant, and virtual time is then put on its mark.
     """
 
@@ -147,12 +147,12 @@ class FairLink:
         mark = (cap_class.served(self._coordinate(cap_class)) + size_bytes, client, cap_class)
         self._flows[client] = mark
         if len(cap_class.marks) > 64 + 2 * cap_class.flows:
-            cap_class.marks = [m for m in cap_class.marks if self._flows.get(m[1]) is m]
+            cap_class.marks = [m for m in cap_class.marks if self._flows.get(m[1]) == m]
             heapify(cap_class.marks)
         heappush(cap_class.marks, mark)
         cap_class.flows += 1
         self._weigh(cap_class, +1)
-        if cap_class.marks[0] is mark:
+        if cap_class.marks[0] == mark:
             self._post_head(cap_class)
         self._settle()
 
@@ -225,14 +225,14 @@ class FairLink:
     def _post_head(self, cap_class: _CapClass) -> None:
         """Publish when the first of the class will be done, in the class's coordinate."""
         marks = cap_class.marks
-        while self._flows.get(marks[0][1]) is not marks[0]:
+        while self._flows.get(marks[0][1]) != marks[0]:
             heappop(marks)
         mark_bytes, client, _ = marks[0]
         head = (cap_class.reaches(mark_bytes), client, cap_class.serial, cap_class)
         cap_class.head = head
         heads = self._heads_in_virtual_time if cap_class.sharing else self._heads_in_time
         if len(heads) > 64 + 2 * len(self._classes):
-            heads[:] = [entry for entry in heads if entry[3].head is entry]
+            heads[:] = [entry for entry in heads if entry[3].head == entry]
             heapify(heads)
         heappush(heads, head)
 
@@ -240,7 +240,7 @@ class FairLink:
     def _top(heads: list[_Head]) -> _Head | None:
         while heads:
             head = heads[0]
-            if head[3].head is head:
+            if head[3].head == head:
                 return head
             heappop(heads)
         return None

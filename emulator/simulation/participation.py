@@ -103,14 +103,8 @@ class Participation:
     sender: Participation | None = None
     uploads = True
     lent_bytes = 0.0
-    begun_s = NEVER
-    downloaded_s = NEVER
-    training_ends_s = NEVER
-    trained_s = NEVER
-    uploaded_s = NEVER
-    ended_s = NEVER
-    bytes_down: float = 0
-    bytes_up: float = 0
+    bytes_down = 0.0
+    bytes_up = 0.0
     busy_s = 0.0
     outcome: Outcome | None = None
     staleness: int | None = None
@@ -140,6 +134,8 @@ class Participation:
         self.update = update
         self.state = state
         self.dispatched_s = dispatched_s
+        self.begun_s = self.downloaded_s = self.training_ends_s = NEVER
+        self.trained_s = self.uploaded_s = self.ended_s = NEVER
 
     @property
     def records(self) -> tuple[Participation]:

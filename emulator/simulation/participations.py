@@ -147,7 +147,7 @@ class Participations:
 
     def _unshared_upload(self, p: Participation) -> None:
         p.timer = None
-        p.bytes_down, p.bytes_up = p.terms.down_bytes, p.terms.up_bytes
+        p.bytes_down, p.bytes_up = float(p.terms.down_bytes), float(p.terms.up_bytes)
         if not p.uploads:
             p.uploaded_s = NEVER
         # Outside _busy_s() only because this is the way that most tasks go.
@@ -238,7 +238,7 @@ class Participations:
 
     def _download_done(self, p: Participation) -> None:
         p.downloaded_s = now = self._clock.now
-        p.bytes_down = p.terms.down_bytes
+        p.bytes_down = float(p.terms.down_bytes)
         self._leave_flow(p)
         if p.fails_at < 1.0:
             end_s = self._elapse(p.client, now, p.fails_at * p.training_s)
@@ -278,7 +278,7 @@ class Participations:
                 f"a task of client {p.client} took no simulated time at {now!r} s; every task "
                 "must move the clock: give the client samples, a device time or a link"
             )
-        p.bytes_up = p.terms.up_bytes
+        p.bytes_up = float(p.terms.up_bytes)
         p.busy_s = self._busy_s(p, now)
         self._leave_flow(p)
         self._reported(p)
@@ -343,7 +343,7 @@ class Participations:
             elif p.source is not None:
                 p.bytes_down = self._moved_from_peer(p, now)
             return
-        p.bytes_down, p.bytes_up = p.terms.down_bytes, p.terms.up_bytes
+        p.bytes_down, p.bytes_up = float(p.terms.down_bytes), float(p.terms.up_bytes)
         if not p.uploaded_s <= now or p.fails_at < 1.0:
             p.bytes_up = self._moved(p, "up", p.trained_s, now)
             p.uploaded_s = NEVER

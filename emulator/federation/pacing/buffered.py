@@ -125,17 +125,18 @@ class BufferedPacing:
     def _uploaded(self, p: Contribution) -> None:
         server, section = self._server, self._section
         self._outstanding -= 1
-        limit, part = section.max_staleness, p.plan.part
+        limit, part, size = section.max_staleness, p.plan.part, self._size
         buffer = self._buffers.setdefault(part.name if part else "", [])
         # Uploads of one instant may wait for merges before theirs; those count.
-        ahead = len(buffer) // self._size
-        if limit is not None and server.payload.age(p, server.version)[0] + ahead > limit:
+        if limit is not None and (
+            server.payload.age(p, server.version)[0] + len(buffer) // size > limit
+        ):
             server.dismiss(p, Outcome.DISCARDED)
             self._ask_soon()
             return
         server.accept(p)
         buffer.append(p)
-        if len(buffer) >= self._size and self._aggregation is None:
+        if len(buffer) >= size and self._aggregation is None:
             self._aggregation = server.clock.soon(Rank.AGGREGATION, 0, self._aggregate)
         if section.refill == "at_once" or self._too_few:
             self._ask_soon()

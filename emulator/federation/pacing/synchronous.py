@@ -189,7 +189,7 @@ class SynchronousPacing:
         closing = self._server.clock.idle_timer(Rank.AGGREGATION)
         return Round(self._server, wanted, closing, self._deadline)
 
-    def _recruit(self, n: int) -> Generator[Event, Any, list[int]]:
+    def _recruit(self, n: int) -> Generator[Event, Any, Sequence[int]]:
         """Clients for a round, once there are enough of them."""
         server, policy, clock = self._server, self._section.too_few, self._server.clock
         yield clock.at(clock.now + server.window_s, Rank.DISPATCH)

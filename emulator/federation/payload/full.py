@@ -36,11 +36,11 @@ class Full:
     what a task computes."""
 
     part: Part | None = None
-    rate = LOCAL_RATE
 
     def __init__(self, sizes: Sizes, work: WorkOf) -> None:
-        self._sizes = sizes
+        self.rate = LOCAL_RATE
         self.work = work
+        self._sizes = sizes
         self._given: Terms | None = None
         self._alone: Terms
 

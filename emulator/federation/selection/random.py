@@ -10,6 +10,7 @@ be asked, in the order of one random key a client.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +18,19 @@ from numpy.typing import NDArray
 from emulator.federation.selection import Candidates
 from emulator.random_streams import bits, bits_array, purpose_key, uniforms
 
-_TURNS, _ATTEMPTS = 256, 16
+_TURNS, _ATTEMPTS = 512, 8
 """The first draws of so many turns are made at once."""
 
 
+@lru_cache
 def _mask(clients: int) -> int:
     return (1 << (clients - 1).bit_length()) - 1
 
 
-def _attempts(n: int, mask: int) -> int:
+@lru_cache
+def _attempts(n: int, mask: int) -> range:
     """After so many draws in vain a pass over all is no dearer."""
-    return 16 + 4 * n + (mask >> 4)
+    return range(16 + 4 * n + (mask >> 4))
 
 
 class RandomSelector:
@@ -47,7 +50,7 @@ class RandomSelector:
         mask = _mask(clients)
         row = self._first_draws(turn, mask)
         chosen: dict[int, None] = {}
-        for attempt in range(_attempts(n, mask)):
+        for attempt in _attempts(n, mask):
             if attempt < _ATTEMPTS:
                 client = row[attempt]
             else:
@@ -63,7 +66,7 @@ class RandomSelector:
     def _select_among_few(self, n: int, turn: int, candidates: Candidates) -> Sequence[int]:
         """The same clients, by way of all who may be asked."""
         mask, rest = _mask(candidates.clients), candidates.all_available()
-        drawn = bits_array(self._draws, np.array(turn), np.arange(_attempts(n, mask)))
+        drawn = bits_array(self._draws, np.array(turn), np.array(_attempts(n, mask)))
         drawn &= np.uint64(mask)
         hits = drawn[np.isin(drawn, rest.astype(np.uint64))].tolist()
         return self._filled_up(dict.fromkeys(hits), n, turn, rest)
