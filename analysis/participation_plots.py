@@ -34,7 +34,7 @@ MOST_POINTS = 5_000  # of a step curve: beyond, a file shows no more, only grows
 _OUTCOME_COLORS = {
     "reported": PALETTE[2], "late": PALETTE[4], "dropped_download": PALETTE[5],
     "dropped_training": PALETTE[0], "dropped_upload": PALETTE[3], "cancelled": PALETTE[1],
-    "discarded": "#000000", "in_flight": "#BBBBBB",
+    "discarded": "#000000", "server_failed": "#777777", "in_flight": "#BBBBBB",
 }  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def plot_wasted_work(runs: Run | Sequence[Run], ax: Axes | None = None) -> Axes:
     for outcome in known:
         widths = np.array([sums.get(outcome, 0.0) for sums in spent]) / unit_s
         axes.barh(np.arange(len(groups)), widths, left=left, height=0.62,
-                  color=_OUTCOME_COLORS.get(outcome, "#777777"))  # fmt: skip
+                  color=_OUTCOME_COLORS[outcome])  # fmt: skip
         left += widths
     for row, sums in enumerate(spent):
         total_s = sum(sums.values())
@@ -181,6 +181,6 @@ def plot_wasted_work(runs: Run | Sequence[Run], ax: Axes | None = None) -> Axes:
     axes.set_xlabel(f"device time ({unit}), mean over seeds")
     style_axes(axes)
     write_title(axes, "What became of the devices' work")
-    handles = [Patch(color=_OUTCOME_COLORS.get(outcome, "#777777")) for outcome in known]
+    handles = [Patch(color=_OUTCOME_COLORS[outcome]) for outcome in known]
     write_legend(axes, handles, known, loc="upper left", bbox_to_anchor=(0, -0.3), ncols=4)
     return axes

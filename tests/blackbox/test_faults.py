@@ -145,6 +145,19 @@ def test_lost_records_are_explored_anew(lab: Lab) -> None:
     assert {event["requested"] for event in some.of("check_in")} > {None}
 
 
+def test_some_clients_lose_their_records_every_time_and_others_never(lab: Lab) -> None:
+    config = planted(8, SYNCHRONOUS, versions=10, at=[2])
+    losers = []
+    for share in (0.0, 0.3, 0.6, 1.0):
+        faults = {"kind": "at_check_in", "probability": 1.0, "share": share}
+        run = lab.run(with_faults(config, lost_records=faults), out=f"share-{share}")
+        losers.append({event["entity"] for event in run.of("records_lost")})
+        asked = {e["entity"] for e in run.of("check_in") if e["requested"] is not None}
+        assert not asked & losers[-1]
+    assert losers[0] == set()
+    assert losers[0] < losers[1] < losers[2] < losers[3]
+
+
 # --- learning -------------------------------------------------------------------------------------
 
 SCENARIO = planted_phones("""

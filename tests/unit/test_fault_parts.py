@@ -257,8 +257,8 @@ def test_liars_say_the_other_side_and_lost_records_say_nothing() -> None:
     lost: list[int] = []
     never = Exploration(0.0, 1.0, 0.0)
 
-    def told(loss: float, liars: tuple[int, ...]) -> Any:
-        records = Records(never, 1, loss, liars, lost.append)
+    def told(loss: float, liars: tuple[int, ...], share: float = 1.0) -> Any:
+        records = Records(never, 1, loss, share, liars, lost.append)
         for client in (3, 4):
             records.write(
                 client, lambda a: a.feedback("c0", 1.0, 1, ("c0.0", "c0.1", "c0"), predict="none")
@@ -274,6 +274,8 @@ def test_liars_say_the_other_side_and_lost_records_say_nothing() -> None:
     assert records.request(3).cohort is None  # nothing is left to lose
     assert lost == [3]
     assert records.home(4, Tree()) == "c0"
+    records = told(1.0, (), share=0.0)
+    assert records.request(3).cohort == "c0"
 
 
 # --- what is counted, and what is taken back ------------------------------------------------------

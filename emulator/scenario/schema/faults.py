@@ -80,11 +80,13 @@ class LocalDp(Section):
 
 
 class LostRecords(Section):
-    """At each check-in a client has, with this ``probability``, just lost all that it remembers of
-    cohorts, and explores anew (structure cohorts)."""
+    """At each check-in one of this ``share`` of the clients has, with this ``probability``, just
+    lost all that it remembers of cohorts, and explores anew (structure cohorts); the other clients
+    never do. Those of a smaller share are among those of a larger."""
 
     kind: Literal["at_check_in"]
     probability: Share
+    share: Share = 1.0
 
 
 class ScriptedFailures(Section):

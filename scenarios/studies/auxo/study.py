@@ -74,6 +74,12 @@ FAILURES: dict[str, tuple[list[str], bool]] = {
         )
         for share in (0.1, 0.2)
     },
+    **{
+        f"clients without records, {share:.0%}": (
+            [f"{FAULTS}.lost_records={{kind: at_check_in, probability: 1, share: {share}}}"], False
+        )
+        for share in (0.1, 0.2)
+    },
     "failing cohorts": (
         [f"{FAULTS}.cohort_failures={{kind: exponential, mean: 1 h, restart: 5 min}}"], False
     ),

@@ -90,8 +90,8 @@ class Coordinator:
         self._on_evaluation = on_evaluation
         lost, root = rules.faults.lost_records, policy.root_seed
         self._records = Records(
-            rules.exploration, root, lost.probability if lost else 0.0, rules.liars,
-            lambda client: self.log("records_lost", f"client/{client}"),
+            rules.exploration, root, lost.probability if lost else 0.0, lost.share if lost else 0.0,
+            rules.liars, lambda client: self.log("records_lost", f"client/{client}"),
         )  # fmt: skip
         self.outages = Outages(rules.faults, root, self)
         self._requests: dict[int, Request] = {}

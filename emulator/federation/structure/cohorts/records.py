@@ -11,15 +11,17 @@ from emulator.random_streams import purpose_key, uniform
 
 
 class Records:
-    """``loss``: the probability that a client has lost its records when it checks in; ``on_loss``
-    hears of each that had some. ``liars`` say the other side than the one that they know."""
+    """``loss``: the probability that a client has lost its records when it checks in, if it is of
+    the share ``forgetful``; ``on_loss`` hears of each that had some. ``liars`` say the other side
+    than the one that they know."""
 
     def __init__(
-        self, exploration: Exploration, root_seed: int, loss: float, liars: Collection[int],
-        on_loss: Callable[[int], None],
+        self, exploration: Exploration, root_seed: int, loss: float, forgetful: float,
+        liars: Collection[int], on_loss: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._exploration = exploration
         self._loss = loss
+        self._forgetful = forgetful
         self._liars = frozenset(liars)
         self._on_loss = on_loss
         self._affinities: dict[int, Affinity] = {}
@@ -29,6 +31,7 @@ class Records:
         self._which_key = purpose_key(root_seed, "explored cohort")
         self._match_key = purpose_key(root_seed, "cohort of a newcomer")
         self._loss_key = purpose_key(root_seed, "lost records")
+        self._forgetful_key = purpose_key(root_seed, "who loses records")
 
     def check_ins(self, client: int) -> int:
         """How often the client has sent a request."""
@@ -42,7 +45,7 @@ class Records:
         """What the client sends at one more check-in."""
         n = self.check_ins(client)
         self._check_ins[client] = n + 1
-        if self._loss and uniform(self._loss_key, client, n) < self._loss:
+        if self._loss and self._loses(client, n):
             self._lose(client)
         records = self._affinities.get(client)
         if records is None:  # most of a large population have none: nothing is kept for them
@@ -54,6 +57,12 @@ class Records:
         if client in self._liars and found.side is not None:
             return Request(found.cohort, 1 - found.side, found.known, found.explores)
         return found
+
+    def _loses(self, client: int, n: int) -> bool:
+        """Whether it has lost its records when it checks in for the n-th time."""
+        if not uniform(self._forgetful_key, client, 0) < self._forgetful:
+            return False
+        return uniform(self._loss_key, client, n) < self._loss
 
     def _lose(self, client: int) -> None:
         lost = self._affinities.pop(client, None)
