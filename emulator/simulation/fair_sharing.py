@@ -79,12 +79,11 @@ class Meter:
 class _CapClass:
     """The flows of one cap: their anchor, their marks, and the entry of their head."""
 
-    __slots__ = ("anchor", "cap_Bps", "flows", "head", "marks", "serial", "service", "sharing")
+    __slots__ = ("anchor", "cap_Bps", "flows", "head", "marks", "service", "sharing")
 
-    def __init__(self, cap_Bps: float, sharing: bool, serial: int) -> None:
+    def __init__(self, cap_Bps: float, sharing: bool) -> None:
         self.cap_Bps = cap_Bps
         self.sharing = sharing
-        self.serial = serial
         self.flows = 0
         self.service = 0.0  # s0, at
         self.anchor = 0.0  # t0 (capped) or V0 (sharing)
@@ -102,15 +101,15 @@ class _CapClass:
         return self.anchor + (mark_bytes - self.service) / speed
 
 
-_Mark = tuple[float, int, _CapClass]  # F, client, its class
-_Head = tuple[float, int, int, _CapClass]  # t or V of the first mark, client, serial, class
+_Mark = tuple[float, int, int, _CapClass]  # F, client, number, its class
+_Head = tuple[float, int, int, _CapClass]  # t or V of the first mark, client, number, class
 
 
 class FairLink:
     """One link shared max-min fairly by flows with caps; a :class:`Sharing`.
 
-    Heap entries are dropped lazily: a mark counts while it is the one in ``_flows``, a head while
-    it is its class's. Rounding never delays anybody: the flow that ``due`` names is done at
+    Heap entries are dropped lazily: a mark counts while ``_flows`` holds one of its number, a head
+    while its class does. Rounding never delays anybody: the flow that ``due`` names is done at
     exactly that instant, and virtual time is then put on its mark.
     """
 
@@ -126,7 +125,7 @@ class FairLink:
         self._sharing_flows = 0  # m
         self._flows: dict[int, _Mark] = {}
         self._classes: dict[float, _CapClass] = {}
-        self._serials = count()
+        self._numbers = count()
         # The classes on each side of the level: the highest capped one and the lowest sharing
         # one on top. Emptied classes stay, for reuse, until they come to the top.
         self._below: list[tuple[float, _CapClass]] = []
@@ -139,20 +138,21 @@ class FairLink:
         self._advance(now_s)
         cap_class = self._classes.get(cap_Bps)
         if cap_class is None:
-            cap_class = _CapClass(cap_Bps, cap_Bps > self._level_Bps, next(self._serials))
+            cap_class = _CapClass(cap_Bps, cap_Bps > self._level_Bps)
             self._classes[cap_Bps] = cap_class
             self._file(cap_class)
         if not cap_class.flows:
             cap_class.service, cap_class.anchor = 0.0, self._coordinate(cap_class)
-        mark = (cap_class.served(self._coordinate(cap_class)) + size_bytes, client, cap_class)
+        mark_bytes = cap_class.served(self._coordinate(cap_class)) + size_bytes
+        mark = (mark_bytes, client, next(self._numbers), cap_class)
         self._flows[client] = mark
         if len(cap_class.marks) > 64 + 2 * cap_class.flows:
-            cap_class.marks = [m for m in cap_class.marks if self._flows.get(m[1]) == m]
+            cap_class.marks = [m for m in cap_class.marks if self._counts(m)]
             heapify(cap_class.marks)
         heappush(cap_class.marks, mark)
         cap_class.flows += 1
         self._weigh(cap_class, +1)
-        if cap_class.marks[0] == mark:
+        if cap_class.marks[0][2] == mark[2]:
             self._post_head(cap_class)
         self._settle()
 
@@ -185,7 +185,7 @@ class FairLink:
 
     def remaining_bytes(self, now_s: float, client: int) -> float:
         """What the flow of ``client`` lacks at ``now_s``, not before the last change."""
-        mark_bytes, _, cap_class = self._flows[client]
+        mark_bytes, _, _, cap_class = self._flows[client]
         coordinate = now_s
         if cap_class.sharing:
             coordinate = self._virtual_bytes + self._level_Bps * (now_s - self._now_s)
@@ -213,7 +213,7 @@ class FairLink:
             self._capped_Bps += flows * cap_class.cap_Bps
 
     def _remove(self, client: int) -> None:
-        cap_class = self._flows.pop(client)[2]
+        cap_class = self._flows.pop(client)[3]
         cap_class.flows -= 1
         self._weigh(cap_class, -1)
         if not cap_class.flows:
@@ -222,17 +222,21 @@ class FairLink:
         elif cap_class.head is not None and cap_class.head[1] == client:
             self._post_head(cap_class)
 
+    def _counts(self, mark: _Mark) -> bool:
+        present = self._flows.get(mark[1])
+        return present is not None and present[2] == mark[2]
+
     def _post_head(self, cap_class: _CapClass) -> None:
         """Publish when the first of the class will be done, in the class's coordinate."""
         marks = cap_class.marks
-        while self._flows.get(marks[0][1]) != marks[0]:
+        while not self._counts(marks[0]):
             heappop(marks)
-        mark_bytes, client, _ = marks[0]
-        head = (cap_class.reaches(mark_bytes), client, cap_class.serial, cap_class)
+        mark_bytes, client, _, _ = marks[0]
+        head = (cap_class.reaches(mark_bytes), client, next(self._numbers), cap_class)
         cap_class.head = head
         heads = self._heads_in_virtual_time if cap_class.sharing else self._heads_in_time
         if len(heads) > 64 + 2 * len(self._classes):
-            heads[:] = [entry for entry in heads if entry[3].head == entry]
+            heads[:] = [entry for entry in heads if _is_published(entry)]
             heapify(heads)
         heappush(heads, head)
 
@@ -240,7 +244,7 @@ class FairLink:
     def _top(heads: list[_Head]) -> _Head | None:
         while heads:
             head = heads[0]
-            if head[3].head == head:
+            if _is_published(head):
                 return head
             heappop(heads)
         return None
@@ -298,3 +302,8 @@ class FairLink:
             self.due = (max(self._now_s, head[0]), head[1])
         if (head := self._top(self._heads_in_virtual_time)) is not None:
             self.due = min(self.due, (self._time_of(head), head[1]))
+
+
+def _is_published(head: _Head) -> bool:
+    present = head[3].head
+    return present is not None and present[2] == head[2]

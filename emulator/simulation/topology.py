@@ -72,7 +72,7 @@ def _routes(
 ) -> dict[Direction, dict[Hashable, _Route]]:
     """By direction and node: the route of fewest edges, of those the one of lowest latency."""
     # Divided by this, latencies add up to less than 1 on any path: one edge less always wins.
-    scale_s = 1.0 + sum(float(graph.edges[edge]["latency_s"]) for edge in links)
+    scale_s = 1.0 + math.fsum(float(graph.edges[edge]["latency_s"]) for edge in links)
 
     def weight(_from: Hashable, _to: Hashable, attributes: dict[str, Any]) -> float:
         return 1.0 + float(attributes["latency_s"]) / scale_s
@@ -86,7 +86,7 @@ def _routes(
         hops = list(pairwise(nodes))
         path = np.full(longest, len(links), dtype=np.int64)
         path[: len(hops)] = [links[hop] for hop in hops]
-        return _Route(path, sum(float(graph.edges[hop]["latency_s"]) for hop in hops))
+        return _Route(path, math.fsum(float(graph.edges[hop]["latency_s"]) for hop in hops))
 
     return {
         "down": {node: route(nodes) for node, nodes in down.items()},

@@ -14,16 +14,19 @@ import pytest
 
 HERE = Path(__file__).resolve().parents[2]
 SOURCES = ("emulator", "traces", "analysis", "setup.py", "setup.cfg", "pyproject.toml", "README.md")
-TESTS = ("tests/conftest.py", "tests/golden", "tests/physics")
+RUN = [
+    "tests/golden",
+    "tests/physics",
+    *(f"tests/blackbox/test_{name}.py" for name in ("fuzz", "rounds", "pacing", "compositions")),
+]
 HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")
 @pytest.mark.skipif(not HEADER.exists(), reason="Python's headers are not installed")
 @pytest.mark.skipif(importlib.util.find_spec("mypyc") is None, reason="mypyc is not installed")
-def test_goldens_and_physics_hold_with_a_compiled_event_loop(tmp_path: Path) -> None:
-    (tmp_path / "tests").mkdir()
-    for name in (*SOURCES, *TESTS):
+def test_the_same_holds_with_a_compiled_event_loop(tmp_path: Path) -> None:
+    for name in (*SOURCES, "tests"):
         copy = shutil.copytree if (HERE / name).is_dir() else shutil.copy
         copy(HERE / name, tmp_path / name)
     environment = {**os.environ, "FEDCLOCK_COMPILE": "1", "PYTHONPATH": str(tmp_path)}
@@ -40,7 +43,7 @@ def test_goldens_and_physics_hold_with_a_compiled_event_loop(tmp_path: Path) -> 
     where = python("-c", "from emulator.simulation import clock; print(clock.__file__)")
     assert Path(where.strip()).parent == tmp_path / "emulator" / "simulation"
     assert where.strip().endswith(sysconfig.get_config_var("EXT_SUFFIX"))
-    python("-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", *TESTS[1:])
+    python("-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", *RUN)
 
 
 def test_another_choice_than_0_and_1_is_refused(tmp_path: Path) -> None:

@@ -187,3 +187,23 @@ def test_a_meter_integrates_a_piecewise_constant_rate() -> None:
     meter.set_rate(3.0, 0.5)
     assert meter.carried_bytes(3.0) == 8.0
     assert meter.carried_bytes(5.0) == 9.0
+
+
+def test_a_class_that_crosses_the_level_is_done_when_its_bytes_are() -> None:
+    """Its head as a capped class, 10 s, is the same number as its head in virtual time, 10 bytes;
+    from then on it shares, and takes twice as long."""
+    link = FairLink(1.0)
+    link.join(0.0, 0, 1.0, 10.0)
+    link.join(0.0, 1, 2.0, 100.0)
+    assert link.due == (20.0, 0)
+
+
+def test_a_flow_that_pauses_again_and_again_leaves_no_marks_behind() -> None:
+    link = FairLink(4.0)
+    link.join(0.0, 0, 1.0, 10.0)
+    for _ in range(1000):
+        link.join(0.0, 1, 1.0, 20.0)
+        assert link.leave(0.0, 1) == 20.0
+    (cap_class,) = link._classes.values()
+    assert len(cap_class.marks) < 100
+    assert link.due == (10.0, 0)

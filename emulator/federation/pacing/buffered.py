@@ -35,7 +35,7 @@ class BufferedPacing:
         self._since_s = 0.0
         self._aggregation: Call | None = None
         self._refill: Call | None = None
-        self._check_in: Call | None = None
+        self._check_in: object | None = None
         self._too_few = False
         self._everyone = everyone
         self._is_down = False

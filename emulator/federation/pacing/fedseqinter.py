@@ -69,7 +69,7 @@ class FedSeqInterPacing:
         self._averaging: Call | None = None
         self._merging: list[Walker] = []
         self._asking: Call | None = None
-        self._check_in: Call | None = None
+        self._check_in: object | None = None
         self._terms = server.terms(self._arrived, self._lost)
 
     @property

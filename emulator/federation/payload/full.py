@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emulator.errors import ScenarioError
 from emulator.federation.cost import Cost
 from emulator.federation.payload import LOCAL_RATE, Layers, WorkOf
 from emulator.learning_interface import Part
 from emulator.simulation.participation import Participation, Terms
+
+_MOST_BYTES = 1 << 43
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +26,20 @@ class Sizes:
 def full(header: int, cost: Cost, model_bytes: int, statistics_bytes: int) -> Sizes:
     """header + (1 + vectors) × model + running statistics, each way; up 4 bytes a value more.
 
-    ``statistics_bytes``: of those that travel, once beside the model.
+    ``statistics_bytes``: of those that travel, once beside the model. Raises
+    :class:`ScenarioError` for messages so long that their sums would not be counted exactly.
     """
-    return Sizes(
+    sizes = Sizes(
         header + (1 + cost.vectors_down) * model_bytes + statistics_bytes,
         header + (1 + cost.vectors_up) * model_bytes + statistics_bytes + 4 * cost.values_up,
     )
+    longest_bytes = max(sizes.down_bytes, sizes.up_bytes)
+    if longest_bytes > _MOST_BYTES:
+        raise ScenarioError(
+            f"federation.payload.header and task.model make messages of {longest_bytes} bytes; "
+            f"at most {_MOST_BYTES} (8 TiB) can be told apart in sums"
+        )
+    return sizes
 
 
 class Full:

@@ -66,7 +66,7 @@ class RandomSelector:
     def _select_among_few(self, n: int, turn: int, candidates: Candidates) -> Sequence[int]:
         """The same clients, by way of all who may be asked."""
         mask, rest = _mask(candidates.clients), candidates.all_available()
-        drawn = bits_array(self._draws, np.array(turn), np.array(_attempts(n, mask)))
+        drawn = bits_array(self._draws, np.array(turn), np.arange(len(_attempts(n, mask))))
         drawn &= np.uint64(mask)
         hits = drawn[np.isin(drawn, rest.astype(np.uint64))].tolist()
         return self._filled_up(dict.fromkeys(hits), n, turn, rest)
