@@ -55,12 +55,17 @@ class Availability:
             )
         self._wraps = at_end == "wrap"
         self._holds = at_end == "hold"
-        in_order = len(self.rows) == len(sessions) and bool((self.rows[1:] > self.rows[:-1]).all())
-        self._row: Sequence[int] = range(len(self.rows)) if in_order else _scalars(self.rows)
+        # A row of its own for each client, and one period for all, are read from no memory that the
+        # processor has not at hand.
+        own = np.array_equal(self.rows, np.arange(len(self.rows)))
+        self._row: Sequence[int] = range(len(self.rows)) if own else _scalars(self.rows)
         self._offset: Sequence[int] = _scalars(sessions.offsets)
         self._start: Sequence[float] = _scalars(sessions.starts_s)
         self._end: Sequence[float] = _scalars(sessions.ends_s)
-        self._period: Sequence[float] = _scalars(sessions.period_s)
+        period_s = sessions.period_s
+        if len(period_s) and (period_s == period_s[0]).all():
+            period_s = np.broadcast_to(period_s[0], period_s.shape)
+        self._period: Sequence[float] = _scalars(period_s)
 
     @property
     def n_clients(self) -> int:
@@ -276,10 +281,7 @@ class AlwaysOnline:
 
 
 def _scalars(array: NDArray[Any]) -> Sequence[Any]:
-    # One element is read 3 times faster through a memoryview than from the array; and what is the
-    # same everywhere, from one place that the processor has at hand.
-    if len(array) and bool((array == array[0]).all()):
-        array = np.broadcast_to(array[0], array.shape)
+    # One element is read 3 times faster through a memoryview than from the array.
     view: Sequence[Any] = memoryview(cast(Any, array))
     return view
 

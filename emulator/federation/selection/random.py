@@ -27,10 +27,9 @@ def _mask(clients: int) -> int:
     return (1 << (clients - 1).bit_length()) - 1
 
 
-@lru_cache
-def _attempts(n: int, mask: int) -> range:
+def _attempts(n: int, mask: int) -> int:
     """After so many draws in vain a pass over all is no dearer."""
-    return range(16 + 4 * n + (mask >> 4))
+    return 16 + 4 * n + (mask >> 4)
 
 
 class RandomSelector:
@@ -50,7 +49,7 @@ class RandomSelector:
         mask = _mask(clients)
         row = self._first_draws(turn, mask)
         chosen: dict[int, None] = {}
-        for attempt in _attempts(n, mask):
+        for attempt in range(_attempts(n, mask)):
             if attempt < _ATTEMPTS:
                 client = row[attempt]
             else:
@@ -66,7 +65,7 @@ class RandomSelector:
     def _select_among_few(self, n: int, turn: int, candidates: Candidates) -> Sequence[int]:
         """The same clients, by way of all who may be asked."""
         mask, rest = _mask(candidates.clients), candidates.all_available()
-        drawn = bits_array(self._draws, np.array(turn), np.arange(len(_attempts(n, mask))))
+        drawn = bits_array(self._draws, np.array(turn), np.arange(_attempts(n, mask)))
         drawn &= np.uint64(mask)
         hits = drawn[np.isin(drawn, rest.astype(np.uint64))].tolist()
         return self._filled_up(dict.fromkeys(hits), n, turn, rest)
